@@ -122,7 +122,7 @@ class RestsScenario(Scenario):
                 report.wrong(Violation.LOST, text)
 
     def that_stand(self) -> frozenset[str]:
-        """Return the ids of operations of which no definition overtook a record in the log."""
+        """Return the ids of operations with a record that no definition overtook."""
         log = self.ring.store.all_messages()
         shaped = {o for o, m in enumerate(log) if isinstance(m, Operation) and m.writes & SHAPED}
         unclear = {o for o, m in enumerate(log) if isinstance(m, Operation) and not m.tables_known}

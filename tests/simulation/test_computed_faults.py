@@ -28,7 +28,7 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Filling, Passed, Rows
 from tests.simulation.broken import BreakRule
 from tests.simulation.computed import gather, make
-from tests.simulation.directed import Stage, as_story, story
+from tests.simulation.directed import Stage, as_story
 from tests.simulation.plans import read
 from tests.simulation.ring import Node, Refused
 from tests.simulation.scenario import insert
@@ -49,24 +49,24 @@ STEPS = (
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", ["gather", "make"])
-def test_origin_killed_at_any_step_the_others_finish_it(step: Step, kind: str) -> None:
+@as_story()
+async def test_origin_killed_at_any_step_the_others_finish_it(
+    stage: Stage, step: Step, kind: str
+) -> None:
     op = gather("g", "a") if kind == "gather" else make("g", "a", "m0")
 
-    async def tell(stage: Stage) -> None:
-        await tables(stage)
-        await asyncio.sleep(5)  # until what came before is stored, too
-        stage.at("a", step, Node.kill)
-        with contextlib.suppress(Refused):  # at the last step the answer has left
-            await stage.submit("a", op)
-        await stage.until(lambda: ("a", step) in stage.struck)
-        await stage.apply("b", op)
-        await stage.settle()
-        if kind == "gather":
-            assert seen(stage, "a", "g") == ["one"]
-        in_the_log = step not in (Step.APPEND_AFTER, Step.ROWS_BEFORE, Step.ROWS_COMPUTED)
-        assert {rows.by for rows in rows_records(stage)} <= ({"a"} if in_the_log else {"b", "c"})
-
-    story(tell)
+    await tables(stage)
+    await asyncio.sleep(5)  # until what came before is stored, too
+    stage.at("a", step, Node.kill)
+    with contextlib.suppress(Refused):  # at the last step the answer has left
+        await stage.submit("a", op)
+    await stage.until(lambda: ("a", step) in stage.struck)
+    await stage.apply("b", op)
+    await stage.settle()
+    if kind == "gather":
+        assert seen(stage, "a", "g") == ["one"]
+    in_the_log = step not in (Step.APPEND_AFTER, Step.ROWS_BEFORE, Step.ROWS_COMPUTED)
+    assert {rows.by for rows in rows_records(stage)} <= ({"a"} if in_the_log else {"b", "c"})
 
 
 @pytest.mark.parametrize("step", STEPS[1:])

@@ -23,7 +23,7 @@ from haproc.replicate.records.rows import ComputedPlan, Passed, QueryWrite, Sess
 from haproc.sessions.journal import SqlEntry
 from haproc.sessions.upkeep import rebuilding
 from tests.simulation.computed import gather, of_session
-from tests.simulation.directed import Stage, as_story, story
+from tests.simulation.directed import Stage, as_story
 from tests.simulation.network import Refused
 from tests.simulation.queries import Result, SimReading
 from tests.simulation.ring import Node
@@ -96,8 +96,12 @@ async def test_write_whose_origin_dies_is_computed_in_its_session_made_anew(
 
 
 @in_both_forms
-def test_write_whose_session_is_made_anew_is_computed_under_its_own_settings(form: Form) -> None:
+@as_story()
+async def test_write_whose_session_is_made_anew_is_computed_under_its_own_settings(
+    stage: Stage, form: Form
+) -> None:
     """The journal may have gone on, and keeps the newest settings only."""
+
     found: list[Settings] = []
 
     class Reading(SimReading):
@@ -105,24 +109,22 @@ def test_write_whose_session_is_made_anew_is_computed_under_its_own_settings(for
             found.append(settings)
             await super().configure(settings)
 
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        reading = stage.reading("a", Reading)
+    await ids(stage)
+    reading = stage.reading("a", Reading)
 
-        async def rebuild(_: SessionRef) -> Any:
-            return reading
+    async def rebuild(_: SessionRef) -> Any:
+        return reading
 
-        stage.replica("a").computing.rebuild = rebuild
-        op = replace(form("g", "a", REF), settings=Settings(time_zone="Asia/Tokyo"))
-        await stage.apply("a", op)
-        assert found == [op.settings]
-
-    story(tell)
+    stage.replica("a").computing.rebuild = rebuild
+    op = replace(form("g", "a", REF), settings=Settings(time_zone="Asia/Tokyo"))
+    await stage.apply("a", op)
+    assert found == [op.settings]
 
 
 @in_both_forms
-def test_what_observations_of_the_query_found_is_told_wherever_the_rows_are_applied(
-    form: Form,
+@as_story()
+async def test_what_observations_of_the_query_found_is_told_wherever_the_rows_are_applied(
+    stage: Stage, form: Form
 ) -> None:
     """The run that gave the rows found it: applying them meets no observation any more."""
 
@@ -139,18 +141,15 @@ def test_what_observations_of_the_query_found_is_told_wherever_the_rows_are_appl
             observed(b"50")
             return await super().query(statement, timeout_s=timeout_s)
 
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        op = form("g", "a", REF)
-        stage.replica("a").computing.attach_session(op.key, stage.reading("a", Reading))
-        assert (await stage.submit("a", op)).applied.observed == (b"50",)
-        await stage.settle()
-        for name in "bc":
-            known = stage.replica(name).core.outcomes.find(op.key)
-            assert known is not None and known.outcome is not None
-            assert known.outcome.applied.observed == (b"50",), name
-
-    story(tell)
+    await ids(stage)
+    op = form("g", "a", REF)
+    stage.replica("a").computing.attach_session(op.key, stage.reading("a", Reading))
+    assert (await stage.submit("a", op)).applied.observed == (b"50",)
+    await stage.settle()
+    for name in "bc":
+        known = stage.replica(name).core.outcomes.find(op.key)
+        assert known is not None and known.outcome is not None
+        assert known.outcome.applied.observed == (b"50",), name
 
 
 @pytest.mark.parametrize("what", ["lost", "not made yet", "changed by its client"])
@@ -179,10 +178,12 @@ async def test_write_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_i
 @pytest.mark.parametrize("error", [None, EngineError(ErrorKind.APPLICATION, "v"), TOO_LARGE])
 @pytest.mark.parametrize("what", ["changed", "to be made anew", "lost"])
 @in_both_forms
-def test_write_whose_session_its_client_changes_while_its_query_runs_is_computed_in_one_of_its_own(
-    form: Form, what: str, error: Exception | None
+@as_story()
+async def test_write_whose_session_its_client_changes_while_its_query_runs_gets_one_of_its_own(
+    stage: Stage, form: Form, what: str, error: Exception | None
 ) -> None:
     """What it gave, and an error as well, may come of what its client did behind the plan."""
+
     as_it_was = [True]
 
     class Reading(SimReading):
@@ -195,16 +196,13 @@ def test_write_whose_session_its_client_changes_while_its_query_runs_is_computed
                 raise error
             return found
 
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        built = with_sessions(stage)
-        op, reading = form("g", "a", REF), stage.reading("a", Reading)
-        stage.replica("a").computing.attach_session(op.key, reading, lambda: as_it_was[0])
-        await stage.apply("a", op)
-        assert built == [("a", REF)]
-        await gathered(stage)
-
-    story(tell)
+    await ids(stage)
+    built = with_sessions(stage)
+    op, reading = form("g", "a", REF), stage.reading("a", Reading)
+    stage.replica("a").computing.attach_session(op.key, reading, lambda: as_it_was[0])
+    await stage.apply("a", op)
+    assert built == [("a", REF)]
+    await gathered(stage)
 
 
 @in_both_forms

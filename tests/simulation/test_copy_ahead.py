@@ -377,8 +377,9 @@ async def test_storage_that_cannot_be_read_is_found_before_a_table_is_touched(st
     assert copied(stage, "c") == []
 
 
-def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
-    monkeypatch: pytest.MonkeyPatch,
+@as_story()
+async def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, bad = SimCopies.read_file_part, list[str]()
 
@@ -390,14 +391,11 @@ def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
 
     monkeypatch.setattr(SimCopies, "read_file_part", read)
 
-    async def tell(stage: Stage) -> None:
-        await left_behind(stage, "t", "u")
-        stage.node("c").start()
-        await stage.until(lambda: stage.alive_state("c") is State.READY, 600)
-        assert copied(stage, "c") == ["t"]
-        assert [record.donor for record in stage.records(Copy)] == [*bad, *{*"ab"} - {*bad}]
-
-    story(tell)
+    await left_behind(stage, "t", "u")
+    stage.node("c").start()
+    await stage.until(lambda: stage.alive_state("c") is State.READY, 600)
+    assert copied(stage, "c") == ["t"]
+    assert [record.donor for record in stage.records(Copy)] == [*bad, *{*"ab"} - {*bad}]
 
 
 @as_story()

@@ -24,7 +24,7 @@ from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.control import Abandon
 from haproc.replicate.records.rows import Passed
 from tests.simulation.computed import gather, make, of_session
-from tests.simulation.directed import Stage, as_story, ddl, story
+from tests.simulation.directed import Stage, as_story, ddl
 from tests.simulation.network import Refused
 from tests.simulation.ring import MEMBERSHIP, Node
 from tests.simulation.scenario import insert, operation
@@ -84,8 +84,9 @@ async def test_operation_from_before_a_dead_member_left_can_be_given_up_with_an_
     await stage.ready("a", "b")
 
 
-def test_ddl_whose_names_no_cluster_can_look_up_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
+@as_story()
+async def test_ddl_whose_names_no_cluster_can_look_up_is_given_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = SimEngine.object_fingerprint
 
@@ -96,15 +97,12 @@ def test_ddl_whose_names_no_cluster_can_look_up_is_given_up(
 
     monkeypatch.setattr(SimEngine, "object_fingerprint", object_fingerprint)
 
-    async def tell(stage: Stage) -> None:
-        op = ddl("a", "poison", "CREATE TABLE unread (x)", writes=frozenset({"unread"}))
-        with pytest.raises(RequestError):
-            await stage.submit("a", op, 5)
-        await stage.until(lambda: bool(kinds(stage, Abandon)), LONG_S)
-        await stage.settle()
-        assert (await stage.submit("b", op)).status is OutcomeStatus.REJECTED
-
-    story(tell)
+    op = ddl("a", "poison", "CREATE TABLE unread (x)", writes=frozenset({"unread"}))
+    with pytest.raises(RequestError):
+        await stage.submit("a", op, 5)
+    await stage.until(lambda: bool(kinds(stage, Abandon)), LONG_S)
+    await stage.settle()
+    assert (await stage.submit("b", op)).status is OutcomeStatus.REJECTED
 
 
 # -- computed ----------------------------------------------------------------------------------
@@ -164,10 +162,12 @@ async def test_computed_create_whose_answer_is_lost_is_not_run_again(stage: Stag
 
 
 @pytest.mark.parametrize("empty", [False, True])
-def test_query_that_runs_while_storage_is_away_says_nothing_about_its_tables(
-    empty: bool, monkeypatch: pytest.MonkeyPatch
+@as_story()
+async def test_query_that_runs_while_storage_is_away_says_nothing_about_its_tables(
+    stage: Stage, empty: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables then are not found, or have no rows."""
+
     original = SimSpark.read
 
     async def read(
@@ -182,19 +182,17 @@ def test_query_that_runs_while_storage_is_away_says_nothing_about_its_tables(
 
     monkeypatch.setattr(SimSpark, "read", read)
 
-    async def tell(stage: Stage) -> None:
-        await tables(stage)
-        stage.at("a", Step.ROWS_BEFORE, away_for(3))
-        with contextlib.suppress(RequestError):
-            await stage.submit("a", gather("g", "a"))
-        await stage.settle()
-        assert seen(stage, "b", "g") == ["one"]
-
-    story(tell)
+    await tables(stage)
+    stage.at("a", Step.ROWS_BEFORE, away_for(3))
+    with contextlib.suppress(RequestError):
+        await stage.submit("a", gather("g", "a"))
+    await stage.settle()
+    assert seen(stage, "b", "g") == ["one"]
 
 
-def test_fault_of_one_process_while_it_writes_rows_is_no_word_on_the_query(
-    monkeypatch: pytest.MonkeyPatch,
+@as_story()
+async def test_fault_of_one_process_while_it_writes_rows_is_no_word_on_the_query(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, failed = computing.materialise, list[bool]()  # type: ignore[attr-defined]
 
@@ -206,14 +204,11 @@ def test_fault_of_one_process_while_it_writes_rows_is_no_word_on_the_query(
 
     monkeypatch.setattr(computing, "materialise", materialise)
 
-    async def tell(stage: Stage) -> None:
-        await tables(stage)
-        await stage.apply("a", gather("g", "a"))
-        assert [m.by for m in stage.records(Passed)] == ["a"]
-        assert [m.by for m in rows_records(stage)] == ["b"]
-        await stage.settle()
-
-    story(tell)
+    await tables(stage)
+    await stage.apply("a", gather("g", "a"))
+    assert [m.by for m in stage.records(Passed)] == ["a"]
+    assert [m.by for m in rows_records(stage)] == ["b"]
+    await stage.settle()
 
 
 @pytest.mark.parametrize("step", [Step.ROWS_BEFORE, None])

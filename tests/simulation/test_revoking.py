@@ -93,28 +93,27 @@ async def test_what_runs_everywhere_is_stopped_and_taken_back_within_seconds(sta
     assert all(stage.state(name) is State.READY for name in "abc")
 
 
-def test_what_holds_all_cores_is_taken_back_though_spark_reads_no_history_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
+@as_story(timeouts=PATIENT)
+async def test_what_holds_all_cores_is_taken_back_though_spark_reads_no_history_meanwhile(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def no_core(self: SimEngine, named: Sequence[Named]) -> str:
         await asyncio.sleep(10 * REVOKE_WAIT_S)
         raise EngineError(ErrorKind.AVAILABILITY, "no answer")
 
-    async def tell(stage: Stage) -> None:
-        await begin(stage)
-        monkeypatch.setattr(SimEngine, "object_fingerprint", no_core)
-        slow(stage, *"abc")
-        offset, waiting = await send(stage, update())
-        assert (await revoke(stage, "a", offset)).fate is Fate.REVOKED
-        taken_back(await waiting)
-        slow(stage)
-        await stage.settle()
-
-    story(tell, timeouts=PATIENT)
+    await begin(stage)
+    monkeypatch.setattr(SimEngine, "object_fingerprint", no_core)
+    slow(stage, *"abc")
+    offset, waiting = await send(stage, update())
+    assert (await revoke(stage, "a", offset)).fate is Fate.REVOKED
+    taken_back(await waiting)
+    slow(stage)
+    await stage.settle()
 
 
-def test_whether_a_table_keeps_marks_is_asked_once_until_it_is_defined_anew(
-    monkeypatch: pytest.MonkeyPatch,
+@as_story(timeouts=PATIENT)
+async def test_whether_a_table_keeps_marks_is_asked_once_until_it_is_defined_anew(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Counter[str]()
     original = SimEngine.keeps_marks
@@ -125,18 +124,15 @@ def test_whether_a_table_keeps_marks_is_asked_once_until_it_is_defined_anew(
 
     monkeypatch.setattr(SimEngine, "keeps_marks", counted)
 
-    async def tell(stage: Stage) -> None:
-        await begin(stage)
-        for number in range(3):
-            await stage.submit("a", update(f"u{number}"))
-        await stage.settle()
-        assert asked == {"t": 3}  # each cluster for itself
-        await stage.submit("a", ddl("a", "anew", ALTER, writes=frozenset({"t"})))
-        await stage.submit("a", update("last"))
-        await stage.settle()
-        assert asked == {"t": 6}
-
-    story(tell, timeouts=PATIENT)
+    await begin(stage)
+    for number in range(3):
+        await stage.submit("a", update(f"u{number}"))
+    await stage.settle()
+    assert asked == {"t": 3}  # each cluster for itself
+    await stage.submit("a", ddl("a", "anew", ALTER, writes=frozenset({"t"})))
+    await stage.submit("a", update("last"))
+    await stage.settle()
+    assert asked == {"t": 6}
 
 
 @as_story(timeouts=PATIENT)
@@ -191,48 +187,47 @@ async def test_wish_that_meets_a_commit_is_void_and_those_who_stopped_run_it_aga
     assert rows(stage, "a") == ["one!"]
 
 
-def test_process_that_begins_does_not_take_for_committed_what_it_has_yet_to_hear_of(
-    monkeypatch: pytest.MonkeyPatch,
+@as_story(timeouts=PATIENT)
+async def test_process_that_begins_does_not_take_for_committed_what_it_has_yet_to_hear_of(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its cursor is beyond what was taken back, but not beyond the record that says so."""
+
     hear = PoisonRejection.replay_votes
 
     async def hear_later(self: PoisonRejection, end: int) -> None:
         await asyncio.sleep(5)
         await hear(self, end)
 
-    async def tell(stage: Stage) -> None:
-        await begin(stage)
-        slow(stage, "c")
-        stage.node("a").spark.query_s = SLOW_S
-        op = computed("x", Kind.INSERT, "INSERT INTO v ", "SELECT 'x' AS x FROM v", "a", "v", "v")
-        offset, taken = await send(stage, op)
-        _, behind = await send(stage, update("behind"))
-        assert (await revoke(stage, "a", offset)).fate is Fate.REVOKED
-        taken_back(await taken)
-        await behind
-        stored = stage.replica("c").core
-        await asyncio.sleep(1)
-        await stored.store()
-        assert stored.schedule.low == offset + 1, "its cursor is where this is about it"
-        stage.node("c").kill()
-        monkeypatch.setattr(PoisonRejection, "replay_votes", hear_later)
-        stage.node("c").start()
-        seen: list[Revoked | None] = []
-        while not seen or seen[-1] is None:
-            await asyncio.sleep(0.001)
-            again = stage.replica("c")
-            if again.core is not stored and again.core.outcomes.at(offset) is not None:
-                seen.append(again.revoking.fate(offset))
-                assert (await again.outcome(offset)).status in ("pending", "rejected")
-        assert seen[0] is None, "it was known at once: this shows nothing"
-        assert seen[-1].fate is Fate.REVOKED
-        slow(stage)
-        stage.node("a").spark.query_s = 0
-        await stage.settle()
-        assert rows(stage, "c") == ["one!"]
-
-    story(tell, timeouts=PATIENT)
+    await begin(stage)
+    slow(stage, "c")
+    stage.node("a").spark.query_s = SLOW_S
+    op = computed("x", Kind.INSERT, "INSERT INTO v ", "SELECT 'x' AS x FROM v", "a", "v", "v")
+    offset, taken = await send(stage, op)
+    _, behind = await send(stage, update("behind"))
+    assert (await revoke(stage, "a", offset)).fate is Fate.REVOKED
+    taken_back(await taken)
+    await behind
+    stored = stage.replica("c").core
+    await asyncio.sleep(1)
+    await stored.store()
+    assert stored.schedule.low == offset + 1, "its cursor is where this is about it"
+    stage.node("c").kill()
+    monkeypatch.setattr(PoisonRejection, "replay_votes", hear_later)
+    stage.node("c").start()
+    seen: list[Revoked | None] = []
+    while not seen or seen[-1] is None:
+        await asyncio.sleep(0.001)
+        again = stage.replica("c")
+        if again.core is not stored and again.core.outcomes.at(offset) is not None:
+            seen.append(again.revoking.fate(offset))
+            assert (await again.outcome(offset)).status in ("pending", "rejected")
+    assert seen[0] is None, "it was known at once: this shows nothing"
+    assert seen[-1].fate is Fate.REVOKED
+    slow(stage)
+    stage.node("a").spark.query_s = 0
+    await stage.settle()
+    assert rows(stage, "c") == ["one!"]
 
 
 @as_story(timeouts=PATIENT)

@@ -29,7 +29,7 @@ from haproc.replicate.records.rows import Part, QueryWrite, Rows
 from tests.simulation import connect
 from tests.simulation.broken import BreakRule, slowest_ignored
 from tests.simulation.computed import gather, make
-from tests.simulation.directed import Stage, as_story, story
+from tests.simulation.directed import Stage, as_story
 from tests.simulation.network import Refused
 from tests.simulation.plans import STAGING, text_of
 from tests.simulation.ring import LIMITS, Node
@@ -130,7 +130,8 @@ def test_cluster_struck_while_it_gathers_rows_are_there_once(
     struck("b", what, step, hits)
 
 
-def struck(name: str, what: str, step: Step, hits: int) -> None:
+@as_story()
+async def struck(stage: Stage, name: str, what: str, step: Step, hits: int) -> None:
     """Strike a cluster when it comes to a step for the so-manieth time."""
 
     def strike(node: Node) -> None:
@@ -139,13 +140,10 @@ def struck(name: str, what: str, step: Step, hits: int) -> None:
         if what != "spark":
             node.kill()
 
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        stage.at(name, step, *[lambda node: None] * (hits - 1), strike)
-        await sent(stage)
-        await gathered(stage)
-
-    story(tell)
+    await ids(stage)
+    stage.at(name, step, *[lambda node: None] * (hits - 1), strike)
+    await sent(stage)
+    await gathered(stage)
 
 
 @pytest.mark.parametrize("step", [*STEPS, *GATHERING[:2]])

@@ -12,7 +12,7 @@ from dmq import Cursor, Record, encode
 from haproc.membership.state import State
 from haproc.replicate import reader
 from haproc.replicate.records.operation import Filler, Message, from_record
-from tests.simulation.directed import Stage, as_story, ddl, story
+from tests.simulation.directed import Stage, as_story, ddl
 from tests.simulation.scenario import insert
 
 
@@ -46,27 +46,25 @@ async def test_record_of_a_later_version_stops_each_cluster_in_front_of_it(
         assert stage.ring.store.cursors[name].offset <= offset
 
 
-def test_cluster_stopped_by_a_later_version_goes_on_once_it_is_upgraded(
-    monkeypatch: pytest.MonkeyPatch,
+@as_story()
+async def test_cluster_stopped_by_a_later_version_goes_on_once_it_is_upgraded(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def upgraded(record: Record) -> Message | Filler:
         return Filler() if record.kind == "operation.2" else from_record(record)
 
-    async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        await stage.ready("a", "b", "c")
-        stage.ring.store.append_stored([later()])
-        await stage.until(lambda: all(stage.state(n) is State.TOO_FAR_BEHIND for n in "abc"))
-        monkeypatch.setattr(reader, "from_record", upgraded)
-        for name in "abc":
-            # Who is upgraded serves, whatever the others are like.
-            stage.node(name).restart()
-            await stage.ready(name)
-            await stage.submit(name, insert(name, "t", name))
-        await stage.settle()
-        assert stage.node("a").spark.dump() == {"t": [("a",), ("b",), ("c",)]}
-
-    story(tell)
+    await stage.submit("a", ddl("a"))
+    await stage.ready("a", "b", "c")
+    stage.ring.store.append_stored([later()])
+    await stage.until(lambda: all(stage.state(n) is State.TOO_FAR_BEHIND for n in "abc"))
+    monkeypatch.setattr(reader, "from_record", upgraded)
+    for name in "abc":
+        # Who is upgraded serves, whatever the others are like.
+        stage.node(name).restart()
+        await stage.ready(name)
+        await stage.submit(name, insert(name, "t", name))
+    await stage.settle()
+    assert stage.node("a").spark.dump() == {"t": [("a",), ("b",), ("c",)]}
 
 
 @as_story()
