@@ -19,7 +19,7 @@ from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit, combine
 from haproc.replicate.records.operation import Operation
-from tests.simulation.directed import Stage, as_story, ddl, story
+from tests.simulation.directed import Stage, Tell, as_story, ddl, story
 from tests.simulation.ring import LIMITS
 from tests.simulation.scenario import insert
 from tests.simulation.violations import found_by
@@ -128,16 +128,12 @@ async def test_first_attempt_is_one_statement_that_has_only_the_note(stage: Stag
     await stage.settle()
 
 
-def test_batch_that_committed_without_an_answer_is_applied_once() -> None:
-    story(committed_without_an_answer)
-
-
-def test_batch_that_committed_and_was_refused_is_applied_once() -> None:
-    story(committed_and_refused)
-
-
-def test_batch_of_a_process_that_died_is_applied_once() -> None:
-    story(committed_by_a_process_that_died)
+@pytest.mark.parametrize(
+    "tell",
+    [committed_without_an_answer, committed_and_refused, committed_by_a_process_that_died],
+)
+def test_batch_that_committed_is_applied_once(tell: Tell) -> None:
+    story(tell)
 
 
 def test_batch_that_the_beginning_did_not_ask_for_is_applied_once(

@@ -34,7 +34,7 @@ def update(op_id: str, sql: str = POISON) -> Operation:
 
 async def stuck(stage: Stage, name: str = "c") -> int:
     """Have one cluster stuck at an operation that the others applied; return its offset."""
-    await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+    await stage.submit("a", ddl("a"))
     await stage.submit("a", insert("one", "t", "a"))
     stage.node(name).spark.poison = {POISON}
     offset, _ = await stage.ring.submit("a", update("poison"), 30)
@@ -152,7 +152,7 @@ async def test_skipped_operation_counts_as_skipped_after_a_restart(stage: Stage)
 
 @as_story()
 async def test_statement_that_kills_its_cluster_each_time_is_poison_too(stage: Stage) -> None:
-    await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+    await stage.submit("a", ddl("a"))
     await stage.submit("a", insert("one", "t", "a"))
     stage.node("c").spark.deadly = {POISON}
     offset, _ = await stage.ring.submit("a", update("poison"), 30)
@@ -196,7 +196,7 @@ async def test_skip_of_what_was_committed_after_all_completes_it(stage: Stage) -
 
 @as_story()
 async def test_stuck_batch_is_taken_apart_by_a_retry_before_it_can_be_skipped(stage: Stage) -> None:
-    await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+    await stage.submit("a", ddl("a"))
     await stage.submit("a", insert("zero", "t", "a"))
     await stage.ready("c")
     spark = stage.node("c").spark
@@ -245,7 +245,7 @@ async def test_skip_or_retry_of_anything_else_is_refused_and_changes_nothing(
 
 @as_story()
 async def test_odd_outcome_stops_until_a_skip_lets_it_go_on_to_be_verified(stage: Stage) -> None:
-    await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+    await stage.submit("a", ddl("a"))
     stage.node("c").spark.refuses = {"INSERT INTO t VALUES ('one')"}
     offset, _ = await stage.ring.submit("a", insert("one", "t", "a"), 30)
     await stage.until(lambda: stage.state("c") is State.DIVERGED, 120)
@@ -263,7 +263,7 @@ async def test_odd_outcome_stops_until_a_skip_lets_it_go_on_to_be_verified(stage
 
 @as_story()
 async def test_outcome_not_judged_before_a_restart_is_judged_after_it(stage: Stage) -> None:
-    await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+    await stage.submit("a", ddl("a"))
     await stage.ready("a", "b", "c")
     stage.node("c").spark.refuses = {"INSERT INTO t VALUES ('one')"}
     stage.node("c").spark.held.add("t")
@@ -283,7 +283,7 @@ async def test_outcome_not_judged_before_a_restart_is_judged_after_it(stage: Sta
 
 @as_story()
 async def test_tie_of_outcomes_blames_nobody_until_an_operator_decides(stage: Stage) -> None:
-    await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+    await stage.submit("a", ddl("a"))
     await stage.ready("a", "b", "c")
     stage.node("c").spark.refuses = {"INSERT INTO t VALUES ('one')"}
     await stage.submit("a", insert("one", "t", "a"))
@@ -316,7 +316,7 @@ async def test_verification_waits_for_what_stands_before_its_marker(stage: Stage
 
 @as_story()
 async def test_verification_of_equal_clusters_under_writes_finds_them_equal(stage: Stage) -> None:
-    await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+    await stage.submit("a", ddl("a"))
     for n in range(5):
         await stage.submit("abc"[n % 3], insert(f"w{n}", "t", "a"))
         if n % 2:
@@ -326,7 +326,7 @@ async def test_verification_of_equal_clusters_under_writes_finds_them_equal(stag
 
 @as_story()
 async def test_table_changed_past_haproc_is_found_and_survives_a_restart(stage: Stage) -> None:
-    await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+    await stage.submit("a", ddl("a"))
     stage.node("b").spark.mend("INSERT INTO t VALUES ('past')")
     assert findings(await stage.verify("a"))["b"] == "different"
     await stage.until(lambda: stage.state("b") is State.DIVERGED)
@@ -345,7 +345,7 @@ async def test_table_changed_past_haproc_is_found_and_survives_a_restart(stage: 
 async def test_verification_without_one_cluster_leaves_it_unavailable_and_judges_the_others(
     stage: Stage,
 ) -> None:
-    await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+    await stage.submit("a", ddl("a"))
     stage.node("b").kill()
     stage.node("c").spark.mend("INSERT INTO t VALUES ('past')")
     found = await stage.verify("a")
@@ -361,7 +361,7 @@ async def test_verification_without_one_cluster_leaves_it_unavailable_and_judges
 
 @as_story()
 async def test_killed_while_it_reads_its_tables_says_so(stage: Stage) -> None:
-    await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+    await stage.submit("a", ddl("a"))
     await stage.submit("a", insert("one", "t", "a"))
     await stage.ready("a", "b", "c")
     await asyncio.sleep(1)  # its cursor is stored, too

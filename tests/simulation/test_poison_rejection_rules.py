@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ from haproc.replicate.records.control import Abandon, FailureVote
 from haproc.replicate.records.operation import Operation
 from tests.simulation.broken import BreakRule, not_fenced
 from tests.simulation.clock import run
-from tests.simulation.directed import Stage, story
+from tests.simulation.directed import Stage, Tell, story
 from tests.simulation.ring import TIMEOUTS, Node
 from tests.simulation.scenario import Attempted, Report, Scenario, build
 from tests.simulation.spark import SimEngine
@@ -203,7 +203,7 @@ STORIES = (
 
 @pytest.mark.parametrize("tell", STORIES)
 def test_nothing_that_may_have_been_applied_is_given_up(
-    tell: Callable[[Stage], Coroutine[Any, Any, None]],
+    tell: Tell,
 ) -> None:
     story(tell)
 
@@ -268,7 +268,7 @@ def away_is_ignored(patch: pytest.MonkeyPatch) -> None:
 )
 def test_rule_of_giving_up_broken_on_purpose_is_found(
     break_rule: BreakRule,
-    tell: Callable[[Stage], Coroutine[Any, Any, None]],
+    tell: Tell,
     expected: Violation,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -14,7 +12,7 @@ from haproc.replicate.apply.doubts import Doubts
 from haproc.replicate.queue.facts import Fate
 from haproc.replicate.queue.units import Unit
 from tests.simulation.broken import BreakRule, not_fenced
-from tests.simulation.directed import Stage, story
+from tests.simulation.directed import Stage, Tell, story
 from tests.simulation.revoked import simulate_revoked
 from tests.simulation.scenario import insert
 from tests.simulation.seeds import SEEDS
@@ -100,7 +98,7 @@ STORIES = (
 
 @pytest.mark.parametrize("tell", STORIES)
 def test_nothing_that_may_have_been_committed_is_taken_back(
-    tell: Callable[[Stage], Coroutine[Any, Any, None]],
+    tell: Tell,
 ) -> None:
     story(tell, timeouts=PATIENT)
 
@@ -143,7 +141,7 @@ def stopped_where_no_look_tells(patch: pytest.MonkeyPatch) -> None:
 )
 def test_rule_of_taking_back_broken_on_purpose_is_found(
     break_rule: BreakRule,
-    tell: Callable[[Stage], Coroutine[Any, Any, None]],
+    tell: Tell,
     expected: Violation,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

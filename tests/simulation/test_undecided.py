@@ -16,7 +16,7 @@ from tests.simulation.test_poison import findings, rows
 
 async def differing(stage: Stage, wrong: str = "b") -> None:
     """Have one cluster of two hold a row that the other does not have."""
-    await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+    await stage.submit("a", ddl("a"))
     await stage.submit("a", insert("one", "t", "a"))
     await stage.ready("a", "b")
     stage.node(wrong).spark.mend("INSERT INTO t VALUES ('past')")
