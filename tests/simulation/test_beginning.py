@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from haproc.replicate.member.steps import Step
 from tests.simulation.directed import Stage, as_story, ddl
-from tests.simulation.ring import LIMITS
+from tests.simulation.ring import LIMITS, Node
 from tests.simulation.scenario import insert
 
 
@@ -31,7 +31,7 @@ async def test_insert_that_the_beginning_had_not_read_is_applied_once(stage: Sta
     spark.held.add("u")
     before = asyncio.ensure_future(stage.submit("a", insert("before", "u", "a")))
     await stage.until(lambda: stage.replica("a").core.schedule.pending == 1)
-    stage.at("a", Step.APPLY_AFTER, lambda node: node.kill())
+    stage.at("a", Step.APPLY_AFTER, Node.kill)
     sent = asyncio.ensure_future(stage.submit("a", insert("one", "t", "a")))
     await stage.until(lambda: stage.alive_state("a") is None)
     before.cancel()

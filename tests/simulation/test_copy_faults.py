@@ -200,11 +200,7 @@ async def test_donor_that_begins_anew_in_the_midst_gives_no_part_of_a_table(
     monkeypatch.setattr(Donor, "_without_notes", lambda self, marker: CopyAnswer("pending"))
 
     await filled(stage)
-
-    def begins_anew(node: Node) -> None:
-        stage.node("a").restart()
-
-    stage.at("c", Step.COPIED_TABLE, begins_anew)
+    stage.at("c", Step.COPIED_TABLE, lambda _: stage.node("a").restart())
     await rebuild(stage, "c", "a")
     await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
     await stage.equal(*"abc")

@@ -103,7 +103,7 @@ async def test_create_of_a_table_that_was_there_before_fails_also_if_it_was_in_d
 ) -> None:
     await stage.submit("a", ddl("a"))
     await stage.ready("a", "b", "c")
-    stage.at("a", step, lambda node: (node.kill(), node.start()))  # type: ignore[arg-type, func-returns-value]
+    stage.at("a", step, Node.restart)
     again = asyncio.ensure_future(stage.submit("a", ddl("a", "again")))
     await asyncio.wait([again])
     again.exception()
