@@ -23,6 +23,9 @@ from haproc.ring.process import free_ports
 NAMES = "abc"
 RULES = Membership(heartbeat_interval_s=0.2, window_s=4.0, check_interval_s=0.2)
 """Slower than the defaults: a busy machine is no finding."""
+NOTICED_S = 2 * (RULES.missed_in_a_row + 5) * RULES.heartbeat_interval_s
+"""Three missed, up to one before them, the next check, the other's word, and asking for it; twice
+that because a busy machine is no finding."""
 WITHIN_S = 30.0
 OWN = Own(State.READY, "2026-01-01T00:00:00.000Z", 7, 40, 42, log_up=True)
 

@@ -11,10 +11,20 @@ import pytest
 
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress
-from haproc.engine.statement import SqlText
 from haproc.ring.process import free_port
 from haproc.ring.spark import LocalSpark
+from tests.integration.engine_calls import rows
+from tests.redis_servers import RedisServer, running
 from tests.rig import SPARK_SETTINGS
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of the test's own."""
+    server = RedisServer(tmp_path)
+    with running(server):
+        server.start()
+        yield server
 
 
 def start_spark(name: str, folder: Path, *, warm: bool) -> LocalSpark:
@@ -63,9 +73,6 @@ async def schema(engine: SparkConnectEngine) -> AsyncIterator[str]:
     """A schema of the test's own, dropped afterwards."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     session = engine.session("schema")
-    for sql in (f"CREATE SCHEMA {name}",):
-        async for _ in await session.query(SqlText(sql), timeout_s=60):
-            pass
+    await rows(session, f"CREATE SCHEMA {name}")
     yield name
-    async for _ in await session.query(SqlText(f"DROP SCHEMA {name} CASCADE"), timeout_s=60):
-        pass
+    await rows(session, f"DROP SCHEMA {name} CASCADE")

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from haproc import protos
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Applied, Queries, Settings, TransactionMarker
@@ -64,6 +65,13 @@ async def apply(
         None if version is None else TransactionMarker("ring", version),
         timeout_s=timeout_s,
     )
+
+
+def command(sql: str) -> SparkPlan:
+    """Return a statement as PySpark sends it."""
+    plan = protos.base.Plan()
+    plan.command.sql_command.input.sql.query = sql
+    return SparkPlan(plan.SerializeToString())
 
 
 def arrow_stream(data: pa.Table, rows_per_batch: int | None = None) -> bytes:

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from haproc.engine.arrow import stream_of
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.statement import SqlText
 from haproc.ring.spark import LocalSpark
@@ -198,10 +199,7 @@ async def truth(engine: SparkConnectEngine, schema: str) -> Callable[[], Any]:
 
 async def append_rows(service: RingService, table: str) -> None:
     rows = pa.table({"k": pa.array([7], pa.int32()), "v": pa.array([9], pa.int32()), "p": ["a"]})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    await send(service, SentRows(table, sink.getvalue().to_pybytes()))
+    await send(service, SentRows(table, stream_of(rows)))
 
 
 async def insert_at_once(service: RingService, table: str) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
@@ -33,6 +35,8 @@ from tests.integration.one_cluster import one_cluster
 from tests.integration.pyspark_program import FailedError, Program
 
 pytestmark = pytest.mark.spark
+Work: TypeAlias = Callable[..., None]
+AsyncTest: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
 
 
 @contextlib.asynccontextmanager
@@ -63,7 +67,7 @@ async def door(spark: LocalSpark, folder: Path, **settings: Any) -> AsyncIterato
             await registry.aclose()
 
 
-async def _run(
+async def run_beside(
     work: Callable[[Program], None], port: int, parameters: str = "", **environment: str
 ) -> None:
     """Have a program run beside the event loop, which serves it."""
@@ -78,36 +82,55 @@ async def _run(
     await asyncio.to_thread(run)
 
 
-async def test_program_queries_writes_and_changes_its_session(
-    spark: LocalSpark, schema: str, tmp_path: Path
-) -> None:
-    def work(program: Program) -> None:
-        run = program.run
-        assert run('spark.sql("SELECT 1 AS a").collect()') == [[1]]
-        assert run("spark.range(10).count()") == 10
-        assert run('spark.sql("SELECT :a + 1", args={"a": 3}).collect()') == [[4]]
+def behind_a_door(parameters: str = "", **settings: Any) -> Callable[[Work], AsyncTest]:
+    """Return a decorator that makes a test of what a program does behind a door.
 
-        run(f'spark.sql("CREATE TABLE {schema}.t (a INT, b STRING) USING delta")')
-        run(f"spark.sql(\"INSERT INTO {schema}.t VALUES (1, 'x')\")")
-        run(f'spark.sql("INSERT INTO {schema}.t VALUES (?, ?)", args=[2, "y"])')
-        run(f'spark.createDataFrame([(3, "z")], "a INT, b STRING").writeTo("{schema}.t").append()')
-        assert run(f'spark.table("{schema}.t").orderBy("a").collect()') == [
-            [1, "x"],
-            [2, "y"],
-            [3, "z"],
-        ]
-        changed = run(f'spark.sql("DELETE FROM {schema}.t WHERE a = 1").collect()')
-        assert changed == [[1]]
+    The work's first parameter is the program; the others are the test's fixtures.
+    """
 
-        run('spark.range(3).createOrReplaceTempView("v")')
-        run('spark.udf.register("plus", lambda x: x + 1, "long")')
-        assert run('spark.sql("SELECT sum(plus(id)) FROM v").collect()') == [[6]]
-        run(f'spark.catalog.setCurrentDatabase("{schema}")')
-        run("spark.sql(\"INSERT INTO t SELECT 4, 'w'\")")
-        assert run('spark.table("t").count()') == 3
+    def decorated(work: Work) -> AsyncTest:
+        _, *others = inspect.signature(work).parameters
 
-    async with door(spark, tmp_path) as port:
-        await _run(work, port)
+        @functools.wraps(work)
+        async def test(spark: LocalSpark, tmp_path: Path, **fixtures: Any) -> None:
+            found = {"spark": spark, "tmp_path": tmp_path, **fixtures}
+            given = {name: found[name] for name in others}
+            async with door(spark, tmp_path, **settings) as port:
+                await run_beside(lambda program: work(program, **given), port, parameters)
+
+        names = dict.fromkeys(["spark", "tmp_path", *others])
+        fixtures = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+        test.__signature__ = inspect.Signature(fixtures)  # type: ignore[attr-defined]
+        return test
+
+    return decorated
+
+
+@behind_a_door()
+def test_program_queries_writes_and_changes_its_session(program: Program, schema: str) -> None:
+    run = program.run
+    assert run('spark.sql("SELECT 1 AS a").collect()') == [[1]]
+    assert run("spark.range(10).count()") == 10
+    assert run('spark.sql("SELECT :a + 1", args={"a": 3}).collect()') == [[4]]
+
+    run(f'spark.sql("CREATE TABLE {schema}.t (a INT, b STRING) USING delta")')
+    run(f"spark.sql(\"INSERT INTO {schema}.t VALUES (1, 'x')\")")
+    run(f'spark.sql("INSERT INTO {schema}.t VALUES (?, ?)", args=[2, "y"])')
+    run(f'spark.createDataFrame([(3, "z")], "a INT, b STRING").writeTo("{schema}.t").append()')
+    assert run(f'spark.table("{schema}.t").orderBy("a").collect()') == [
+        [1, "x"],
+        [2, "y"],
+        [3, "z"],
+    ]
+    changed = run(f'spark.sql("DELETE FROM {schema}.t WHERE a = 1").collect()')
+    assert changed == [[1]]
+
+    run('spark.range(3).createOrReplaceTempView("v")')
+    run('spark.udf.register("plus", lambda x: x + 1, "long")')
+    assert run('spark.sql("SELECT sum(plus(id)) FROM v").collect()') == [[6]]
+    run(f'spark.catalog.setCurrentDatabase("{schema}")')
+    run("spark.sql(\"INSERT INTO t SELECT 4, 'w'\")")
+    assert run('spark.table("t").count()') == 3
 
 
 @pytest.mark.thorough
@@ -148,53 +171,45 @@ async def test_sql_at_the_root_of_a_plan_writes_and_answers_as_on_spark(
         assert sent_raw(program, "through") == expected
 
     async with door(spark, tmp_path) as port:
-        await _run(work, port)
+        await run_beside(work, port)
 
 
-async def test_pool_is_the_users_whatever_it_sets(spark: LocalSpark, tmp_path: Path) -> None:
-    def work(program: Program) -> None:
-        asked = 'spark.sql("SET spark.scheduler.pool").collect()'
-        ((_, pool),) = program.run(asked)
-        assert pool.startswith("user/")
-        for said in (
-            'spark.conf.set("spark.scheduler.pool", "mine")',
-            'spark.sql("SET spark.scheduler.pool = mine")',
-            'spark.conf.unset("spark.scheduler.pool")',
-            'spark.sql("RESET spark.scheduler.pool")',
-            'spark.sql("RESET")',
-        ):
-            program.run(said)
-            assert program.run(asked) == [["spark.scheduler.pool", pool]], said
-
-    async with door(spark, tmp_path) as port:
-        await _run(work, port)
+@behind_a_door()
+def test_pool_is_the_users_whatever_it_sets(program: Program) -> None:
+    asked = 'spark.sql("SET spark.scheduler.pool").collect()'
+    ((_, pool),) = program.run(asked)
+    assert pool.startswith("user/")
+    for said in (
+        'spark.conf.set("spark.scheduler.pool", "mine")',
+        'spark.sql("SET spark.scheduler.pool = mine")',
+        'spark.conf.unset("spark.scheduler.pool")',
+        'spark.sql("RESET spark.scheduler.pool")',
+        'spark.sql("RESET")',
+    ):
+        program.run(said)
+        assert program.run(asked) == [["spark.scheduler.pool", pool]], said
 
 
-async def test_errors_are_the_exceptions_that_spark_s_would_be(
-    spark: LocalSpark, schema: str, tmp_path: Path
-) -> None:
-    def work(program: Program) -> None:
-        for line, kind, message in (
-            ('spark.table("nope").collect()', "AnalysisException", "TABLE_OR_VIEW_NOT_FOUND"),
-            ('spark.sql("INSERT INTO nope SELECT 1")', "AnalysisException", "TABLE_OR_VIEW_NOT"),
-            ('spark.sql("SELECT 1/0").collect()', "ArithmeticException", "DIVIDE_BY_ZERO"),
-            (
-                'spark.range(1).write.parquet("/tmp/x")',
-                "UnsupportedOperationException",
-                "HAPROC_PATH",
-            ),
-            (
-                'spark.readStream.format("rate").load().isStreaming',
-                "UnsupportedOperationException",
-                "HAPROC_STREAMING",
-            ),
-        ):
-            with pytest.raises(FailedError) as failed:
-                program.run(line)
-            assert failed.value.kind == kind and message in failed.value.message
-
-    async with door(spark, tmp_path) as port:
-        await _run(work, port)
+@behind_a_door()
+def test_errors_are_the_exceptions_that_spark_s_would_be(program: Program) -> None:
+    for line, kind, message in (
+        ('spark.table("nope").collect()', "AnalysisException", "TABLE_OR_VIEW_NOT_FOUND"),
+        ('spark.sql("INSERT INTO nope SELECT 1")', "AnalysisException", "TABLE_OR_VIEW_NOT"),
+        ('spark.sql("SELECT 1/0").collect()', "ArithmeticException", "DIVIDE_BY_ZERO"),
+        (
+            'spark.range(1).write.parquet("/tmp/x")',
+            "UnsupportedOperationException",
+            "HAPROC_PATH",
+        ),
+        (
+            'spark.readStream.format("rate").load().isStreaming',
+            "UnsupportedOperationException",
+            "HAPROC_STREAMING",
+        ),
+    ):
+        with pytest.raises(FailedError) as failed:
+            program.run(line)
+        assert failed.value.kind == kind and message in failed.value.message
 
 
 @pytest.mark.thorough
@@ -250,7 +265,7 @@ async def test_failed_writes_say_all_that_spark_says(
             assert failed.value.kind == kind
 
     async with door(spark, tmp_path) as port:
-        await _run(work, port)
+        await run_beside(work, port)
 
 
 @pytest.mark.thorough
@@ -270,7 +285,7 @@ async def test_files_and_checkpoints_are_the_session_s(spark: LocalSpark, tmp_pa
             run(f'spark.addArtifacts("{jar}")')
 
     async with door(spark, tmp_path) as port:
-        await _run(work, port)
+        await run_beside(work, port)
 
 
 async def test_user_shows_a_token_over_tls(spark: LocalSpark, tmp_path: Path) -> None:
@@ -288,8 +303,8 @@ async def test_user_shows_a_token_over_tls(spark: LocalSpark, tmp_path: Path) ->
 
     trust = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(tmp_path / CERTIFICATE)}
     async with door(spark, tmp_path, tls=tls, users=users) as port:
-        await _run(known, port, "use_ssl=true;token=the%20token%20of%20alice", **trust)
-        await _run(unknown, port, "use_ssl=true;token=another", **trust)
+        await run_beside(known, port, "use_ssl=true;token=the%20token%20of%20alice", **trust)
+        await run_beside(unknown, port, "use_ssl=true;token=another", **trust)
 
 
 ASIDE = (
@@ -306,52 +321,48 @@ def _outcome(work):
 
 
 @pytest.mark.thorough
-async def test_interrupt_stops_queries_on_spark_too_and_takes_writes_back(
-    spark: LocalSpark, schema: str, tmp_path: Path
+@behind_a_door()
+def test_interrupt_stops_queries_on_spark_too_and_takes_writes_back(
+    program: Program, schema: str, tmp_path: Path
 ) -> None:
     beats = tmp_path / "beats"
-
-    def work(program: Program) -> None:
-        run = program.run
-        run(f"exec({OUTCOME!r})")
-        run(ASIDE)
-        run(f'spark.sql("CREATE TABLE {schema}.t (a BIGINT) USING delta")')
-        beat = f'__import__("os").write(__import__("os").open("{beats}", 1090), b"x")'
-        slow = f'F.udf(lambda x: (__import__("time").sleep(0.05), {beat}, x)[2], "long")'
-        run(f"slow = {slow}")
+    run = program.run
+    run(f"exec({OUTCOME!r})")
+    run(ASIDE)
+    run(f'spark.sql("CREATE TABLE {schema}.t (a BIGINT) USING delta")')
+    beat = f'__import__("os").write(__import__("os").open("{beats}", 1090), b"x")'
+    slow = f'F.udf(lambda x: (__import__("time").sleep(0.05), {beat}, x)[2], "long")'
+    run(f"slow = {slow}")
+    run(
+        "running = lambda: next(each.operation_id for each in "
+        "spark.client._get_operation_statuses().operation_statuses "
+        "if each.state == 2)"
+    )
+    for interrupt in (
+        "spark.interruptAll()",
+        'spark.interruptTag("mine")',
+        "spark.interruptOperation(running())",
+    ):
+        beats.unlink(missing_ok=True)
         run(
-            "running = lambda: next(each.operation_id for each in "
-            "spark.client._get_operation_statuses().operation_statuses "
-            "if each.state == 2)"
+            'aside(lambda: (spark.addTag("mine"), '
+            'spark.range(0, 400, 1, 1).select(slow("id")).collect()))'
         )
-        for interrupt in (
-            "spark.interruptAll()",
-            'spark.interruptTag("mine")',
-            "spark.interruptOperation(running())",
-        ):
-            beats.unlink(missing_ok=True)
-            run(
-                'aside(lambda: (spark.addTag("mine"), '
-                'spark.range(0, 400, 1, 1).select(slow("id")).collect()))'
-            )
-            until(beats.exists)
-            assert len(run(interrupt)) == 1
-            run("while not done: time.sleep(0.01)")
-            assert "OPERATION_CANCELED" in run("done.pop()")
-            until_still(beats)
-        run(
-            'aside(lambda: spark.range(0, 400, 1, 1).select(slow("id").alias("a"))'
-            f'.writeTo("{schema}.t").append())'
-        )
-        beats.unlink()
         until(beats.exists)
-        assert len(run("spark.interruptAll()")) == 1
+        assert len(run(interrupt)) == 1
         run("while not done: time.sleep(0.01)")
-        assert "HAPROC_REVOKED" in run("done.pop()")
-        assert run(f'spark.table("{schema}.t").count()') == 0
-
-    async with door(spark, tmp_path) as port:
-        await _run(work, port)
+        assert "OPERATION_CANCELED" in run("done.pop()")
+        until_still(beats)
+    run(
+        'aside(lambda: spark.range(0, 400, 1, 1).select(slow("id").alias("a"))'
+        f'.writeTo("{schema}.t").append())'
+    )
+    beats.unlink()
+    until(beats.exists)
+    assert len(run("spark.interruptAll()")) == 1
+    run("while not done: time.sleep(0.01)")
+    assert "HAPROC_REVOKED" in run("done.pop()")
+    assert run(f'spark.table("{schema}.t").count()') == 0
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -395,34 +406,27 @@ async def test_session_is_copied_and_closed_for_good(spark: LocalSpark, tmp_path
             run('other.cloneSession("nonsense")')
 
     async with door(spark, tmp_path) as port:
-        await _run(lambda program: work(program, port), port)
+        await run_beside(lambda program: work(program, port), port)
 
 
-async def test_status_tells_what_became_of_operations(
-    spark: LocalSpark, schema: str, tmp_path: Path
-) -> None:
-    def work(program: Program) -> None:
-        run = program.run
-        run(f'spark.sql("CREATE TABLE {schema}.t (a INT) USING delta")')
-        run("ids = []; old = spark.client._execute_plan_request_with_metadata")
-        run(
-            "spark.client._execute_plan_request_with_metadata = "
-            "lambda operation_id=None: (ids.append(str(__import__('uuid').uuid4())), "
-            "old(operation_id=ids[-1]))[1]"
-        )
-        told = (
-            "[s.state for s in spark.client._get_operation_statuses(ids[-1:]).operation_statuses]"
-        )
-        run(f'spark.sql("INSERT INTO {schema}.t VALUES (1)")')
-        assert run(told) == [4]
-        with pytest.raises(FailedError):
-            run(f'spark.sql("INSERT INTO {schema}.t VALUES (1/0)")')
-        assert run(told) == [5]
-        run("ids.append(str(__import__('uuid').uuid4()))")
-        assert run(told) == [1]
-
-    async with door(spark, tmp_path) as port:
-        await _run(work, port)
+@behind_a_door()
+def test_status_tells_what_became_of_operations(program: Program, schema: str) -> None:
+    run = program.run
+    run(f'spark.sql("CREATE TABLE {schema}.t (a INT) USING delta")')
+    run("ids = []; old = spark.client._execute_plan_request_with_metadata")
+    run(
+        "spark.client._execute_plan_request_with_metadata = "
+        "lambda operation_id=None: (ids.append(str(__import__('uuid').uuid4())), "
+        "old(operation_id=ids[-1]))[1]"
+    )
+    told = "[s.state for s in spark.client._get_operation_statuses(ids[-1:]).operation_statuses]"
+    run(f'spark.sql("INSERT INTO {schema}.t VALUES (1)")')
+    assert run(told) == [4]
+    with pytest.raises(FailedError):
+        run(f'spark.sql("INSERT INTO {schema}.t VALUES (1/0)")')
+    assert run(told) == [5]
+    run("ids.append(str(__import__('uuid').uuid4()))")
+    assert run(told) == [1]
 
 
 async def test_health_is_told_without_a_token(spark: LocalSpark, tmp_path: Path) -> None:

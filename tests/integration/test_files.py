@@ -18,7 +18,7 @@ from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
 from haproc.ring.spark import LocalSpark
 from tests.integration.conftest import address_of
-from tests.integration.engine_calls import rows
+from tests.integration.engine_calls import command, rows
 from tests.unit.path_lists import ALLOWED, PREFIXES, REFUSED
 from tests.unit.statement_table import unread
 
@@ -50,8 +50,6 @@ NAMING = [
     "SET VAR v = (SELECT string(max(k)) FROM delta.`{path}`)",
 ]
 """What sessions of users run."""
-PUT_TOGETHER = ("'rowValidationXSD' ||", "map(v", "concat(")
-"""In such, whose files nobody knows before they are looked at: they may be none."""
 WRITING = [
     "DELETE FROM delta.`{path}`",
     "MERGE INTO t USING delta.`{path}` s ON t.k = s.k WHEN MATCHED THEN DELETE",
@@ -329,10 +327,3 @@ async def test_rows_of_our_own_tables_are_not_for_users(
             assert await outcome(users, asked) == ErrorClass.NO_QUERY
     finally:
         await rows(own, "DROP SCHEMA haproc_warm_up CASCADE")
-
-
-def command(sql: str) -> SparkPlan:
-    """Return a statement as PySpark sends it."""
-    plan = protos.base.Plan()
-    plan.command.sql_command.input.sql.query = sql
-    return SparkPlan(plan.SerializeToString())

@@ -17,7 +17,7 @@ from haproc.engine.pieces import DROP_SCHEMA, MAKE_SCHEMA, drop, fill
 from haproc.engine.session import SparkSession
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.route.shared_sessions import ReadingSessions
-from tests.integration.engine_calls import rows
+from tests.integration.engine_calls import command, rows
 
 pytestmark = pytest.mark.spark
 CHANGING = [
@@ -95,13 +95,6 @@ async def users(engine: SparkConnectEngine, schema: str) -> SparkSession:
     session = engine.session("users", pool=pool_of("ann"))
     await session.configure(Settings(schema=schema))
     return session
-
-
-def command(sql: str) -> SparkPlan:
-    """Return a statement as PySpark sends it."""
-    plan = protos.base.Plan()
-    plan.command.sql_command.input.sql.query = sql
-    return SparkPlan(plan.SerializeToString())
 
 
 async def run(session: SparkSession, asked: Statement) -> None:

@@ -29,7 +29,8 @@ from haproc.sessions.client import ClientSession
 from haproc.sessions.durable import Adoption, Key
 from haproc.sessions.journal import SessionState
 from tests.integration.engine_calls import apply, rows
-from tests.integration.witness_statements import AS_TEXT, REFUSED, ROWS, TABLES
+from tests.integration.witness_statements import AS_TEXT, REFUSED, ROWS
+from tests.readings import corpus
 from tests.readings.classified import classified_by
 
 pytestmark = pytest.mark.spark
@@ -148,7 +149,7 @@ def _session(spark: Session, settings: Settings) -> ClientSession:
 @pytest.fixture
 async def judging(engine: SparkConnectEngine, schema: str) -> AsyncIterator[Judging]:
     made = Judging(engine, schema)
-    for sql in TABLES:
+    for sql in corpus.world("witness"):
         await apply(engine, sql, settings=made.settings)
     yield made
 

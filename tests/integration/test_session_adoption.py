@@ -76,10 +76,13 @@ def sessions_of(cluster: str, engine: SparkConnectEngine, keys: MemoryKeys) -> S
 
 
 @pytest.fixture
-async def other(spark: LocalSpark) -> AsyncIterator[SparkConnectEngine]:
-    made = SparkConnectEngine(address_of(spark), ring="ring", cluster="b")
-    yield made
-    await made.aclose()
+async def both(
+    spark: LocalSpark, engine: SparkConnectEngine
+) -> AsyncIterator[tuple[Sessions, Sessions]]:
+    """The sessions of two HAProcs, which share a store."""
+    keys, other = MemoryKeys(), SparkConnectEngine(address_of(spark), ring="ring", cluster="b")
+    yield sessions_of("a", engine, keys), sessions_of("b", other, keys)
+    await other.aclose()
 
 
 def view_plan(name: str, sql: str) -> bytes:
@@ -108,10 +111,9 @@ async def ten_steps(sessions: Sessions, session: ClientSession, schema: str) -> 
 
 @pytest.mark.thorough
 async def test_session_of_ten_steps_goes_on_on_another_haproc(
-    engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
+    both: tuple[Sessions, Sessions], engine: SparkConnectEngine, schema: str
 ) -> None:
-    keys = MemoryKeys()
-    a, b = sessions_of("a", engine, keys), sessions_of("b", other, keys)
+    a, b = both
     await rows(engine.session("made"), f"CREATE TABLE {schema}.t AS SELECT id FROM range(3)")
     session = await a.enter("ann", "s", create=True)
     for entry in await ten_steps(a, session, schema):
@@ -147,10 +149,9 @@ async def do(sessions: Sessions, session: ClientSession, *statements: str) -> No
 
 @pytest.mark.thorough
 async def test_variables_keep_their_values_whatever_they_were_made_from(
-    engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
+    both: tuple[Sessions, Sessions], engine: SparkConnectEngine, schema: str
 ) -> None:
-    keys = MemoryKeys()
-    a, b = sessions_of("a", engine, keys), sessions_of("b", other, keys)
+    a, b = both
     made = engine.session("made")
     await rows(made, f"CREATE TABLE {schema}.src AS SELECT id FROM range(4)")
     session = await a.enter("ann", "s", create=True)
@@ -176,10 +177,9 @@ async def test_variables_keep_their_values_whatever_they_were_made_from(
 
 @pytest.mark.thorough
 async def test_what_was_dropped_is_no_part_of_the_session(
-    engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
+    both: tuple[Sessions, Sessions], engine: SparkConnectEngine, schema: str
 ) -> None:
-    keys = MemoryKeys()
-    a, b = sessions_of("a", engine, keys), sessions_of("b", other, keys)
+    a, b = both
     made = engine.session("made")
     await rows(made, f"CREATE TABLE {schema}.stage1 (id INT) USING delta")
     session = await a.enter("ann", "s", create=True)
@@ -199,10 +199,9 @@ async def test_what_was_dropped_is_no_part_of_the_session(
 
 
 async def test_view_keeps_the_columns_that_it_was_resolved_to(
-    engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
+    both: tuple[Sessions, Sessions], engine: SparkConnectEngine, schema: str
 ) -> None:
-    keys = MemoryKeys()
-    a, b = sessions_of("a", engine, keys), sessions_of("b", other, keys)
+    a, b = both
     made = engine.session("made")
     await rows(made, f"CREATE TABLE {schema}.t (id INT) USING delta")
     session = await a.enter("ann", "s", create=True)
@@ -223,10 +222,9 @@ async def test_view_keeps_the_columns_that_it_was_resolved_to(
 
 @pytest.mark.thorough
 async def test_view_that_keeps_its_columns_looks_up_the_names_below_it(
-    engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
+    both: tuple[Sessions, Sessions], engine: SparkConnectEngine, schema: str
 ) -> None:
-    keys = MemoryKeys()
-    a, b = sessions_of("a", engine, keys), sessions_of("b", other, keys)
+    a, b = both
     made = engine.session("made")
     await rows(made, f"CREATE TABLE {schema}.d AS SELECT 1 AS id")
     session = await a.enter("ann", "s", create=True)
@@ -257,10 +255,9 @@ async def test_view_that_keeps_its_columns_looks_up_the_names_below_it(
 
 @pytest.mark.thorough
 async def test_view_that_cannot_be_made_anew_breaks_its_name_alone(
-    engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
+    both: tuple[Sessions, Sessions], engine: SparkConnectEngine, schema: str
 ) -> None:
-    keys = MemoryKeys()
-    a, b = sessions_of("a", engine, keys), sessions_of("b", other, keys)
+    a, b = both
     made = engine.session("made")
     await rows(made, f"CREATE TABLE {schema}.gone (id INT, at DATE) USING delta")
     session = await a.enter("ann", "s", create=True)

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import logging
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,10 @@ from haproc.membership.peers import founders
 from haproc.membership.redis_lines import channel_of, key_of
 from haproc.membership.view import PeerStatus
 from tests.presence_process import wait_until
-from tests.presences import RULES, WITHIN_S, Here, Watch, presences, ring_config, until
+from tests.presences import NOTICED_S, RULES, WITHIN_S, Here, Watch, presences, ring_config, until
 from tests.redis_servers import RedisServer, running
 
 TLS = Path(__file__).parent / "tls"
-NOTICED_S = 2 * (RULES.missed_in_a_row + 5) * RULES.heartbeat_interval_s
-"""Three missed, up to one before them, the next check and the other's word; twice that because a
-busy machine is no finding."""
-
-
-@pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path)
-    with running(server):
-        server.start()
-        yield server
 
 
 def settings(server: RedisServer, **more: Any) -> Redis:

@@ -10,22 +10,10 @@ import pytest
 
 from haproc.config.model import Redis
 from tests.presence_process import PresenceProcess, wait_until
-from tests.presences import NAMES, RULES, ring_config
-from tests.redis_servers import RedisServer, running
+from tests.presences import NAMES, NOTICED_S, ring_config
+from tests.redis_servers import RedisServer
 
 pytestmark = pytest.mark.thorough
-
-NOTICED_S = 2 * (RULES.missed_in_a_row + 5) * RULES.heartbeat_interval_s
-"""Three missed, up to one before them, the next check, the other's word, and asking for it; twice
-that because a busy machine is no finding."""
-
-
-@pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path)
-    with running(server):
-        server.start()
-        yield server
 
 
 @pytest.fixture

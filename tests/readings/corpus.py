@@ -29,7 +29,13 @@ def names() -> list[str]:
 
 def statements(name: str) -> list[str]:
     """Return the statements of a part."""
-    return _lines(HERE / "corpus" / f"{name}.txt")
+    return _statements((HERE / "corpus" / f"{name}.txt").read_text(encoding="utf-8"))
+
+
+def section(name: str, title: str) -> list[str]:
+    """Return the statements of a part that stand between this comment and the next one."""
+    text = (HERE / "corpus" / f"{name}.txt").read_text(encoding="utf-8")
+    return _statements(text.partition(f"\n# {title}\n")[2].partition("\n# ")[0])
 
 
 def worlds_of(name: str) -> tuple[str, ...]:
@@ -39,7 +45,7 @@ def worlds_of(name: str) -> tuple[str, ...]:
 
 def world(name: str) -> list[str]:
     """Return the statements that make a world, in a schema of its name that is empty."""
-    return _lines(HERE / "worlds" / f"{name}.txt")
+    return _statements((HERE / "worlds" / f"{name}.txt").read_text(encoding="utf-8"))
 
 
 def line_of(statement: str) -> str:
@@ -48,8 +54,8 @@ def line_of(statement: str) -> str:
     return statement if plain and statement[:1] not in ('"', "#", "") else json.dumps(statement)
 
 
-def _lines(path: Path) -> list[str]:
+def _statements(text: str) -> list[str]:
     # Split at line feeds alone: other line ends may stand in statements.
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = text.split("\n")
     kept = (line for line in lines if line and not line.startswith("#"))
     return [json.loads(line) if line.startswith('"') else line for line in kept]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -44,6 +45,16 @@ def part(name: str) -> dict[str, Recorded]:
     """Return what was recorded of a part of the corpus, by statement, in its order."""
     said = json.loads(gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes()))
     return {statement: _recorded(each) for statement, each in said.items()}
+
+
+def everything() -> Iterator[tuple[str, Recorded]]:
+    """Yield all statements of the corpus with what was recorded, each once."""
+    seen = set[str]()
+    for path in sorted(CORPUS.glob("*.txt")):
+        for statement, found in part(path.stem).items():
+            if statement not in seen:
+                seen.add(statement)
+                yield statement, found
 
 
 def recorded(statement: str) -> Recorded:

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from dmq import decode
 from haproc.replicate import catching_up
 from haproc.replicate.queue import backlog
 from haproc.replicate.records.control import Copy
-from haproc.replicate.records.operation import Operation, from_record
+from haproc.replicate.records.operation import Operation
 from tests.simulation import scenario
 from tests.simulation.clock import run
 from tests.simulation.scenario import Report, Scenario
@@ -55,5 +54,5 @@ def simulate_ahead(seed: int) -> tuple[Report, int]:
     with soon():
         made = Ahead(seed, writes_per_client=20)
         report = run(made.main())
-    messages = (from_record(decode(data)) for data in made.ring.store.everything)
+    messages = made.ring.store.all_messages()
     return report, sum(isinstance(each, Copy) and each.ahead is True for each in messages)

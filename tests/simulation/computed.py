@@ -8,13 +8,15 @@ clusters that did not all take the same rows differ by it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dmq import decode
+from msgspec import structs
+
 from haproc.classify.model import Kind, OperationClass
-from haproc.replicate.records.operation import Operation, from_record
-from haproc.replicate.records.rows import Passed, QueryWrite, Rows
+from haproc.replicate.records.operation import Filler, Message, Operation
+from haproc.replicate.records.rows import Passed, QueryWrite, Rows, SessionRef
 from tests.simulation.violations import Problem, Violation
 
 if TYPE_CHECKING:
@@ -48,6 +50,13 @@ def gather(op_id: str, origin: str) -> Operation:
     return computed(op_id, Kind.INSERT, "INSERT INTO gathered ", query, origin, "ids", "gathered")
 
 
+def of_session(op_id: str, origin: str, ref: SessionRef | None = None) -> Operation:
+    """Return a gather that rests on a session."""
+    op = gather(op_id, origin)
+    assert isinstance(op.write, QueryWrite)
+    return replace(op, write=structs.replace(op.write, of_session=True, session=ref))
+
+
 def tally(op_id: str, origin: str) -> Operation:
     """Return a write that counts what its like wrote before."""
     query = f"SELECT '{op_id}' AS id, count(*) AS n, chance() AS m FROM tallies"
@@ -61,21 +70,20 @@ def make(op_id: str, origin: str, table: str) -> Operation:
     return computed(op_id, Kind.CREATE_TABLE_AS, head, query, origin, "ids", table)
 
 
-def first_offsets(log: Iterable[bytes]) -> dict[str, int]:
+def first_offsets(log: Sequence[Message | Filler]) -> dict[str, int]:
     """Return where each operation stands first."""
     offsets: dict[str, int] = {}
-    for offset, data in enumerate(log):
-        message = from_record(decode(data))
+    for offset, message in enumerate(log):
         if isinstance(message, Operation):
             offsets.setdefault(message.id, offset)
     return offsets
 
 
-def check_log(log: Iterable[bytes]) -> Iterator[Problem]:
-    """Yield what the log says of the rows of operations that have none to be computed."""
+def check_log(log: Sequence[Message | Filler]) -> Iterator[Problem]:
+    """Yield the records of computed rows that name an operation without a query."""
     plain: dict[int, str] = {}
-    for offset, data in enumerate(log):
-        match from_record(decode(data)):
+    for offset, message in enumerate(log):
+        match message:
             case Operation(computed=False, id=op_id):
                 plain[offset] = op_id
             case Rows(offset=at, by=by) | Passed(offset=at, by=by) if at in plain:
@@ -118,7 +126,7 @@ def check(
 def _missed(
     name: str, ids: list[str], seen: dict[str, list[str]], attempts: Sequence[Attempted]
 ) -> Iterator[Problem]:
-    """Hold computed writes against what had been acknowledged before they were sent."""
+    """Compare computed writes with the writes that were acknowledged before they were sent."""
     known = [a for a in attempts if a.what == "set" and a.acknowledged and a.id in ids]
     for attempt in attempts:
         if attempt.what != "gather":
@@ -133,7 +141,7 @@ def _missed(
 
 
 def of_attempt(name: str, attempt: Attempted, count: int) -> Iterator[Problem]:
-    """Hold how often a write is on a cluster against what its client was told."""
+    """Compare how often a write is on a cluster with its client's answer."""
     if count > 1:
         yield Problem(Violation.DOUBLED, f"{attempt.id} is {count} times on {name}")
     if attempt.acknowledged and count == 0:

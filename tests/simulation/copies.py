@@ -71,7 +71,7 @@ class SimCopies:
         self._lane = lane
 
     async def _done(self, effect: Callable[[], T]) -> T:
-        """Return what comes of work on the cluster, if it is still this process that may do it."""
+        """Return what ``effect`` gives behind some work, if this process still has the cluster."""
         if self._lane is not None:
             return await self._lane.guarded(lambda remote: self._in_session(remote, effect))
         await self._check()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from haproc.classify.model import Kind, OperationClass
 from haproc.config.model import Timeouts
@@ -19,7 +21,7 @@ from haproc.failure import RequestError
 from haproc.membership.state import State, Undecided
 from haproc.replicate.member.steps import Step
 from haproc.replicate.operators import Operators
-from haproc.replicate.queue.outcomes import OperationOutcome
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import (
     Decision,
     FailureReport,
@@ -29,10 +31,13 @@ from haproc.replicate.records.operation import (
 )
 from haproc.replicate.replica import Replica
 from tests.simulation.clock import run
+from tests.simulation.life import Life
+from tests.simulation.queries import SimReading
 from tests.simulation.ring import LIMITS, TIMEOUTS, Node, Ring
 from tests.simulation.scenario import operation
 from tests.simulation.violations import Violated, Violation, in_time
 
+T = TypeVar("T")
 CREATE = "CREATE TABLE t (x)"
 
 
@@ -75,7 +80,7 @@ class Stage:
         return asyncio.get_running_loop().time()
 
     def at(self, name: str, step: Step, *faults: Callable[[Node], None]) -> None:
-        """Do these to a node, one each time that it reaches the step."""
+        """Strike a node when it reaches a step: the first time by the first fault, and so on."""
         self._faults[name, step] = list(faults)
 
     def node(self, name: str) -> Node:
@@ -86,10 +91,17 @@ class Stage:
         assert replica is not None, f"{name} is dead"
         return replica
 
+    def life(self, name: str) -> Life:
+        life = self.node(name).life
+        assert life is not None, f"{name} is dead"
+        return life
+
+    def reading(self, name: str, kind: type[SimReading] = SimReading) -> Any:
+        """Return a session for queries on a cluster, which its process has."""
+        return kind(self.node(name).spark, self.life(name).check)
+
     def state(self, name: str) -> State:
-        replica = self.node(name).replica
-        assert replica is not None, f"{name} is dead"
-        return replica.core.condition.state
+        return self.replica(name).core.condition.state
 
     def undecided(self, name: str) -> Undecided | None:
         replica = self.node(name).replica
@@ -108,12 +120,10 @@ class Stage:
         return None if replica is None else replica.core.condition.now.stuck_at
 
     def operators(self, name: str) -> Operators:
-        replica = self.node(name).replica
-        assert replica is not None, f"{name} is dead"
-        return replica.operators
+        return self.replica(name).operators
 
     async def verify(self, name: str, trusted: str = "") -> Mapping[str, Any]:
-        """Verify through one node; wait until all that can have told what they hold."""
+        """Verify through one node, and return the findings once they are complete."""
         marker = (await self.operators(name).verify(trusted))["marker"]
         assert isinstance(marker, int)
         async with asyncio.timeout(300):
@@ -130,19 +140,30 @@ class Stage:
         _, outcome = await self.ring.submit(name, op, timeout_s, age_s)
         return outcome
 
+    async def apply(
+        self, name: str, op: Operation, timeout_s: float = 30, age_s: float = 0
+    ) -> OperationOutcome:
+        """Submit an operation, which must be applied."""
+        outcome = await self.submit(name, op, timeout_s, age_s)
+        assert outcome.status is OutcomeStatus.APPLIED
+        return outcome
+
     def messages(self) -> list[Message | Filler]:
         """Return all that the log holds."""
         return self.ring.store.messages()
 
+    def records(self, kind: type[T]) -> list[T]:
+        """Return the records of one kind that the log holds."""
+        return [message for message in self.messages() if isinstance(message, kind)]
+
     def report_of(self, name: str) -> FailureReport | None:
         """Return a cluster's newest report of an application error."""
-        found = [m for m in self.messages() if isinstance(m, FailureReport) and m.cluster == name]
+        found = [report for report in self.records(FailureReport) if report.cluster == name]
         return found[-1] if found else None
 
     def decisions(self) -> list[tuple[str, str]]:
         """Return every decision in the log: who made it, and what it is."""
-        found = [message for message in self.messages() if isinstance(message, Decision)]
-        return [(decision.by, decision.verdict.value) for decision in found]
+        return [(decision.by, decision.verdict.value) for decision in self.records(Decision)]
 
     def order(self, sql: str = CREATE) -> list[str]:
         """Return the clusters that committed a statement, in the order of their commits."""
@@ -171,14 +192,19 @@ class Stage:
                 while not all_there():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
+    async def equal(self, *names: str) -> None:
+        """Wait until these nodes are READY; they hold the same."""
+        await self.ready(*names)
+        self.check_equal(*names)
+
     def not_ready(self) -> Violated:
-        """Return what it means that not all are READY, with every node's state."""
+        """Return the violation of a wait for READY: DIVERGED if a cluster is, with all states."""
         states = [(name, self.alive_state(name), self.reason(name)) for name in self.ring.nodes]
         known = any(state is State.DIVERGED for _, state, _ in states)
         return Violated(Violation.DIVERGED if known else Violation.NOT_READY, str(states))
 
     async def settle(self) -> None:
-        """Start whoever is dead; wait until all are READY and have had time to compare."""
+        """Start dead processes; wait until all are READY and have compared their outcomes."""
         for node in self.ring.nodes.values():
             node.thaw()
             node.start()
@@ -199,8 +225,13 @@ class Stage:
             raise Violated(Violation.UNEQUAL, str(dumps))
 
 
+P = ParamSpec("P")
+Told: TypeAlias = Coroutine[Any, Any, None]
+Tell: TypeAlias = Callable[[Stage], Told]
+
+
 def story(
-    tell: Callable[[Stage], Coroutine[Any, Any, None]],
+    tell: Tell,
     seed: int = 1,
     limits: Limits = LIMITS,
     timeouts: Timeouts = TIMEOUTS,
@@ -210,9 +241,42 @@ def story(
 
     async def main() -> None:
         stage = Stage(seed, limits, timeouts, size)
-        for node in stage.ring.nodes.values():
-            node.start()
-        await stage.ring.settled()
+        await stage.ring.begin()
         await tell(stage)
 
     run(main())
+
+
+async def as_it_is(stage: Stage) -> None:
+    """Prepare nothing."""
+
+
+def as_story(
+    *,
+    prepare: Tell = as_it_is,
+    limits: Limits = LIMITS,
+    timeouts: Timeouts = TIMEOUTS,
+    size: int = 3,
+) -> Callable[[Callable[Concatenate[Stage, P], Told]], Callable[P, None]]:
+    """Return a decorator that makes a test of a story.
+
+    The story's first parameter is its stage; the others are the test's. ``prepare`` runs first.
+    """
+
+    def decorated(
+        tell: Callable[Concatenate[Stage, P], Told],
+    ) -> Callable[P, None]:
+        @functools.wraps(tell)
+        def test(*args: P.args, **kwargs: P.kwargs) -> None:
+            async def whole(stage: Stage) -> None:
+                await prepare(stage)
+                await tell(stage, *args, **kwargs)
+
+            story(whole, limits=limits, timeouts=timeouts, size=size)
+
+        signature = inspect.signature(tell)
+        _, *others = signature.parameters.values()
+        test.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return test
+
+    return decorated

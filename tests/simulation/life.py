@@ -1,4 +1,4 @@
-"""One process of a simulated ring: the member is the real one, what it reaches is simulated."""
+"""One process of a simulated ring: a real member; its log, peers and cluster are simulated."""
 
 from __future__ import annotations
 
@@ -111,8 +111,7 @@ class Life:
 
         def again() -> None:
             if self.node.life is self:
-                self.node.kill()
-                self.node.start()
+                self.node.restart()
 
         asyncio.get_running_loop().call_later(0.1, again)
 

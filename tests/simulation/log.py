@@ -30,11 +30,18 @@ class KeepingStore(MemoryStore):
         self.everything.extend(encoded)
         return super().append_stored(encoded)
 
-    def messages(self) -> list[Message | Filler]:
-        """Return all that the log holds. A story asks a thousand times, so each is decoded once."""
+    def all_messages(self) -> list[Message | Filler]:
+        """Return all records that there ever were, by offset.
+
+        A story asks a thousand times, so each record is decoded once.
+        """
         new = self.everything[len(self._messages) :]
         self._messages += [from_record(decode(data)) for data in new]
-        return self._messages[len(self.everything) - (self.end - self.start) :]
+        return self._messages
+
+    def messages(self) -> list[Message | Filler]:
+        """Return all records that the log holds."""
+        return self.all_messages()[len(self.everything) - (self.end - self.start) :]
 
 
 class _Reaching:

@@ -1,8 +1,7 @@
-"""The door's service on a simulated ring: what it looks up, it finds in the cluster's tables."""
+"""The service behind the doors, on a simulated ring: it looks at the simulated cluster's tables."""
 
 from __future__ import annotations
 
-import io
 import random
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from haproc.classify.model import Classified, Kind, Recognised
 from haproc.classify.rules import parse_rules
+from haproc.engine.arrow import stream_of
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
 from haproc.node.member import build_sessions
@@ -31,7 +31,7 @@ async def at_once() -> None:
 
 
 class Looking:
-    """Engine and session, as far as a write looks something up."""
+    """The part of an engine and its sessions that the service asks before a write."""
 
     def __init__(self, stage: Stage, name: str, meanwhile: Callable[[], Awaitable[None]]) -> None:
         self._spark = stage.node(name).spark
@@ -88,23 +88,14 @@ class Looking:
     definition = judged
 
 
-def stream(table: pa.Table) -> bytes:
-    """Return the Arrow IPC stream."""
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
-
 def service(
     stage: Stage,
     name: str = "a",
     meanwhile: Callable[[], Awaitable[None]] = at_once,
     rules: str = "[]",
 ) -> RingService:
-    """Return what a node's doors would ask."""
-    life = stage.node(name).life
-    assert life is not None
+    """Return the service behind a node's doors."""
+    life = stage.life(name)
     engine: Any = Looking(stage, name, meanwhile)
     reads = Doors(stage.ring, random.Random(1)).reads(life)
     parsed, member, config = parse_rules(f"rules: {rules}"), life.member, stage.ring.config
@@ -118,6 +109,6 @@ def service(
 
 
 def rows(op_id: str, row: Mapping[str, str], table: str = "t", **fields: Any) -> Request:
-    """Rows for a table, as a door hands them in."""
-    sent = stream(pa.table({name: [value] for name, value in row.items()}))
+    """Return a request with a row for a table, as a door makes it."""
+    sent = stream_of(pa.table({name: [value] for name, value in row.items()}))
     return Request(op_id, SentRows(table, sent), repr((op_id, row)), **fields)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from haproc import protos
 from haproc.classify.names import STAGING_SCHEMA
+from haproc.engine.arrow import stream_of
 from haproc.engine.pieces import CATALOG, DROP_SCHEMA, MAKE_SCHEMA
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from tests.simulation.merging import sqlite_text
@@ -112,14 +113,6 @@ def read(stream: bytes) -> pa.Table:
     """Return the rows of an Arrow IPC stream."""
     with pa.ipc.open_stream(stream) as reader:
         return reader.read_all()
-
-
-def stream_of(table: pa.Table) -> bytes:
-    """Return rows as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
 
 
 def _source(relation: Any) -> str:

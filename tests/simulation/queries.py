@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from haproc import protos
+from haproc.engine.arrow import stream_of
 from haproc.engine.interface import Chunk, Column, Observed, Settings
 from haproc.engine.placeholder import column_names
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Planned
-from tests.simulation.plans import asked_in, read, schema_of, stream_of
+from tests.simulation.plans import asked_in, read, schema_of
 
 if TYPE_CHECKING:
     from tests.simulation.spark import SimSpark

@@ -16,7 +16,6 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dmq import decode
 from haclient.settings import SeenOffsets
 from haproc.classify.model import OperationClass
 from haproc.config.model import Consistency
@@ -25,7 +24,7 @@ from haproc.failure import FailureKind, RequestError
 from haproc.membership.peers import PeerUnavailableError
 from haproc.node.member import build_reads
 from haproc.replicate.queue.outcomes import OutcomeStatus
-from haproc.replicate.records.operation import Operation, from_record
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from haproc.route.model import Answer, Freshness, HaReport, Request, SentSql
 from haproc.route.reads import Reads
@@ -67,7 +66,7 @@ class Counted:
 
 
 class Doors:
-    """What each process has in front of its replica, for reads."""
+    """The reads of each process, and the queries of its clients."""
 
     def __init__(self, ring: Ring, rng: random.Random) -> None:
         self.ring = ring
@@ -85,9 +84,7 @@ class Doors:
 
     async def ask(self, name: str, request: Request) -> tuple[frozenset[str], HaReport]:
         """A client's query to one node; raises Refused and RequestError."""
-        life = self.ring.nodes[name].life
-        if life is None:
-            raise Refused
+        life = self.ring.nodes[name].running()
 
         async def work(replica: Replica) -> Answer:
             if not replica.serving:
@@ -98,8 +95,27 @@ class Doors:
         assert isinstance(answer.result, Shown)
         return answer.result.ids, answer.report
 
+    async def ask_in_turn(
+        self, order: list[str], request: Request
+    ) -> tuple[frozenset[str], HaReport] | None:
+        """Ask the nodes in this order, until one answers; that one comes first the next time."""
+        for _ in range(2 * len(order)):
+            try:
+                async with asyncio.timeout(8):
+                    return await self.ask(order[0], request)
+            except (Refused, TimeoutError, RequestError):
+                order.append(order.pop(0))
+                await asyncio.sleep(self.rng.uniform(0.01, 0.5))
+        return None
+
     async def look(self, life: Life) -> Answer:
         """Run the query on the process's own cluster."""
+        ids = self.shown(await self.tables(life))
+        await life.check()
+        return Answer(self.report(life), Shown(ids))  # type: ignore[arg-type]
+
+    async def tables(self, life: Life) -> Mapping[str, Sequence[tuple[object, ...]]]:
+        """Return the cluster's tables, as a query reads them at a moment while it runs."""
         spark, rng = life.node.spark, self.rng
         try:
             await life.check()
@@ -110,11 +126,12 @@ class Doors:
             spark._check()
         except EngineError as error:
             raise RequestError(FailureKind.AVAILABILITY, str(error), error_class="SIM") from error
-        await life.check()
-        ids = self.shown(found)
+        return found
+
+    def report(self, life: Life) -> HaReport:
+        """Return what is told of a query that has just been run."""
         after = life.member.core.schedule.high
-        report = HaReport(life.node.name, OperationClass.QUERY, after_offset=after)
-        return Answer(report, Shown(ids))  # type: ignore[arg-type]
+        return HaReport(life.node.name, OperationClass.QUERY, after_offset=after)
 
     def shown(self, tables: Mapping[str, Sequence[tuple[object, ...]]]) -> frozenset[str]:
         """Return what a query shows of a cluster's tables."""
@@ -202,8 +219,7 @@ class ReadScenario(Scenario):
     async def client(self, number: int) -> None:
         """Write and read in turn, and keep what was written and seen."""
         rng = self.read_rng
-        order = list(self.ring.names)
-        order = order[number % len(order) :] + order[: number % len(order)]
+        order = self.ring.order(number)
         seen, known = SeenOffsets(), frozenset[str]()
         plain = number % 2 == 1  # such a client keeps one number for all
         for n in range(self.writes_per_client):
@@ -220,11 +236,8 @@ class ReadScenario(Scenario):
         self, op_id: str, order: list[str], seen: SeenOffsets, known: frozenset[str], plain: bool
     ) -> tuple[SeenOffsets, frozenset[str]]:
         """Write once."""
-        attempt = Attempted(op_id, self.read_rng.choice(("set", "set", "aside")))
-        attempt.started_at = asyncio.get_running_loop().time()
-        self.attempts.append(attempt)
-        attempt.acknowledged = await self.write(attempt, order, 0)
-        attempt.ended_at = asyncio.get_running_loop().time()
+        what = self.read_rng.choice(("set", "set", "aside"))
+        attempt = await self.attempt(op_id, what, order, 0)
         if not attempt.acknowledged:
             return seen, known
         cluster = "" if plain else self.answered_by[op_id][0]
@@ -248,20 +261,15 @@ class ReadScenario(Scenario):
             must_show = self.shown_to_anybody
         now = asyncio.get_running_loop().time()
         read = Read(level, number, self.ring.store.end, must_show, began_at=now)
-        for _ in range(2 * len(order)):
-            try:
-                async with asyncio.timeout(8):
-                    ids, report = await self.doors.ask(order[0], request)
-            except (Refused, TimeoutError, RequestError):
-                order.append(order.pop(0))
-                await asyncio.sleep(self.read_rng.uniform(0.01, 0.5))
-                continue
-            read.shown, read.cluster = ids, report.cluster
-            self.done.append(read)
-            self.shown_to_anybody |= ids
-            cluster = "" if plain else report.cluster
-            return seen.after(cluster, report.after_offset), known | ids
-        return None
+        answer = await self.doors.ask_in_turn(order, request)
+        if answer is None:
+            return None
+        ids, report = answer
+        read.shown, read.cluster = ids, report.cluster
+        self.done.append(read)
+        self.shown_to_anybody |= ids
+        cluster = "" if plain else report.cluster
+        return seen.after(cluster, report.after_offset), known | ids
 
     # -- the checker -----------------------------------------------------------------------
 
@@ -284,12 +292,11 @@ class ReadScenario(Scenario):
 
     def written(self) -> list[tuple[int, str]]:
         """Return every INSERT in the log, with its offset."""
-        found = []
-        for offset, data in enumerate(self.ring.store.everything):
-            message = from_record(decode(data))
-            if isinstance(message, Operation) and message.id.startswith("r"):
-                found.append((offset, message.id))
-        return found
+        return [
+            (offset, message.id)
+            for offset, message in enumerate(self.ring.store.all_messages())
+            if isinstance(message, Operation) and message.id.startswith("r")
+        ]
 
 
 def simulate_reads(seed: int) -> tuple[Report, Counted]:

@@ -1,8 +1,8 @@
 """Clients write what rests on a table's definition, while others define that table anew.
 
-A look takes a while: it counts the columns of ``shaped`` on the cluster that was asked, and what is
-written down says how many it saw. Where the operation is applied, the count of that place stands
-beside it. So every row shows whether anything came between.
+A client's request counts the columns of ``shaped`` on its cluster, which takes a while, and writes
+this number into ``derived``. Where the operation is applied, the columns are counted again. So each
+row has both numbers, and shows whether a definition came between.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dmq import decode
 from haproc.classify.model import Kind, OperationClass
-from haproc.failure import FailureKind, RequestError, WriteOutcome
+from haproc.failure import FailureKind, RequestError
 from haproc.replicate.log_state.definitions import reach
-from haproc.replicate.queue.outcomes import OutcomeStatus
-from haproc.replicate.records.operation import Operation, from_record
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from haproc.replicate.writes import WriteAttempt
 from haproc.route.attempts import Attempts
 from haproc.route.model import Request, SentSql
 from tests.simulation.clock import run
+from tests.simulation.computed import of_attempt
 from tests.simulation.life import Life, as_made
-from tests.simulation.network import Refused
-from tests.simulation.scenario import SETUP, TOO_LATE, Attempted, Report, Scenario, operation
+from tests.simulation.scenario import SETUP, Attempted, Report, Scenario, operation
 from tests.simulation.violations import Violation
 
 SHAPED = frozenset({"shaped"})
@@ -51,42 +50,11 @@ class RestsScenario(Scenario):
         self.stale = 0
         """Records that were overtaken."""
 
-    async def write(self, attempt: Attempted, order: list[str], value: int) -> bool | None:
-        """Try the nodes in order, round after round."""
+    async def send(self, name: str, attempt: Attempted, value: int) -> OperationOutcome:
+        """Send what is made after a look on the way that the service takes."""
         if attempt.what not in self.looks:
-            return await super().write(attempt, order, value)
-        maybe = False
-        for _ in range(self.rng.choice((1, 8, 20))):
-            for name in list(order):
-                try:
-                    async with asyncio.timeout(8):
-                        done = await self.submit(name, attempt)
-                    assert done.outcome.status is OutcomeStatus.APPLIED, done.outcome
-                    return True
-                except (Refused, TimeoutError):
-                    maybe = True
-                except RequestError as error:
-                    if error.error_class == TOO_LATE:
-                        self.told_late += 1
-                        return None
-                    if self.refuses(error):
-                        return False
-                    assert error.kind is FailureKind.AVAILABILITY, error
-                    maybe |= error.outcome is not WriteOutcome.NOT_SENT
-                order.append(order.pop(0))
-            await asyncio.sleep(self.rng.uniform(0.1, 1))
-        return None if maybe else False
-
-    def refuses(self, error: RequestError) -> bool:
-        """Whether an error is a right answer, and means that the write has no effect."""
-        return False
-
-    async def submit(self, name: str, attempt: Attempted) -> WriteAttempt:
-        """A client's request to one node, on the way that the service takes."""
-        life = self.ring.nodes[name].life
-        if life is None:
-            raise Refused
-        age_s = asyncio.get_running_loop().time() - attempt.started_at
+            return await super().send(name, attempt, value)
+        life, age_s = self.ring.nodes[name].running(), self.now() - attempt.started_at
 
         async def work(replica: Replica) -> WriteAttempt:
             if not replica.serving:
@@ -101,7 +69,9 @@ class RestsScenario(Scenario):
 
             return await attempts.known(asked) or await attempts.write(asked, make)
 
-        return await life.call(work)
+        done = await life.call(work)
+        assert done.outcome.status is OutcomeStatus.APPLIED, done.outcome
+        return done.outcome
 
     async def made(self, life: Life, attempts: Attempts, attempt: Attempted) -> Operation:
         """Return a workload step's operation."""
@@ -128,16 +98,8 @@ class RestsScenario(Scenario):
     def check_counts(self, name: str, what: str, ids: Sequence[str], report: Report) -> None:
         """Judge by the ids that a cluster's table holds what attempts were told."""
         for attempt in self.attempts:
-            if attempt.what != what:
-                continue
-            count = ids.count(attempt.id)
-            if count > 1:
-                report.wrong(Violation.DOUBLED, f"{attempt.id} is {count} times on {name}")
-            if attempt.acknowledged and count == 0:
-                text = f"{attempt.id} was acknowledged and is not on {name}"
-                report.wrong(Violation.LOST, text)
-            if attempt.acknowledged is False and count:
-                report.wrong(Violation.REJECTED, f"{attempt.id} was rejected and is on {name}")
+            if attempt.what == what:
+                report.problems += of_attempt(name, attempt, ids.count(attempt.id))
 
     def check_one(
         self, name: str, dump: dict[str, list[tuple[object, ...]]], report: Report
@@ -160,8 +122,8 @@ class RestsScenario(Scenario):
                 report.wrong(Violation.LOST, text)
 
     def that_stand(self) -> frozenset[str]:
-        """Return the ids of which the log has a record that nothing overtook, read word by word."""
-        log = [from_record(decode(data)) for data in self.ring.store.everything]
+        """Return the ids of operations with a record that no definition overtook."""
+        log = self.ring.store.all_messages()
         shaped = {o for o, m in enumerate(log) if isinstance(m, Operation) and m.writes & SHAPED}
         unclear = {o for o, m in enumerate(log) if isinstance(m, Operation) and not m.tables_known}
         stands, self.stale = set(), 0

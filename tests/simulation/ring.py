@@ -115,6 +115,11 @@ class Node:
             self.life.kill()
             self.life = None
 
+    def restart(self) -> None:
+        """Kill the process, and start another one."""
+        self.kill()
+        self.start()
+
     def drain(self, *, drained: bool) -> None:
         """haproc drain, or undrain."""
         self.drained = drained
@@ -142,11 +147,15 @@ class Node:
         """What runs in the node's own process."""
         return self.life.member.replica if self.life is not None else None
 
-    async def call(self, work: Callable[[Replica], Awaitable[T]]) -> T:
-        """Call the node over the network; it may die meanwhile."""
+    def running(self) -> Life:
+        """Return the node's own process; Refused if there is none."""
         if self.life is None:
             raise Refused
-        return await self.life.call(work)
+        return self.life
+
+    async def call(self, work: Callable[[Replica], Awaitable[T]]) -> T:
+        """Call the node over the network; it may die meanwhile."""
+        return await self.running().call(work)
 
 
 class Ring:
@@ -190,6 +199,11 @@ class Ring:
     def delay_s(self, name: str) -> float:
         """How long a call of this node's is on its way."""
         return self.rng.uniform(0, self.weather.delay_s)
+
+    def order(self, number: int) -> list[str]:
+        """Return the nodes in the order in which a client goes to them at first."""
+        at = number % len(self.names)
+        return [*self.names[at:], *self.names[:at]]
 
     def joined(self, one: str, other: str) -> bool:
         """Whether there is a way between two nodes."""
@@ -246,9 +260,7 @@ class Ring:
 
         Returns the offset, and who had applied it when the answer left.
         """
-        life = self.nodes[name].life
-        if life is None:
-            raise Refused
+        life = self.nodes[name].running()
         assurance = life.member.assurance
 
         async def work(replica: Replica) -> tuple[int, Mapping[str, str]]:
@@ -260,6 +272,12 @@ class Ring:
             return offset, await assurance.fulfil(offset, concern, deadline_s)
 
         return await life.call(work)
+
+    async def begin(self) -> None:
+        """Start every node, and wait until all serve."""
+        for node in self.nodes.values():
+            node.start()
+        await self.settled()
 
     async def settled(self, timeout_s: float = 600) -> None:
         """Wait until every node is READY and has applied the whole log."""

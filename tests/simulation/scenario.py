@@ -21,7 +21,7 @@ from typing import Any
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import FailureKind, RequestError, WriteOutcome
-from haproc.replicate.queue.outcomes import OutcomeStatus
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from tests.simulation import computed
@@ -144,7 +144,7 @@ class Scenario:
     mix: tuple[str, ...] = MIX
     build = staticmethod(build)
     back_rate = 0.6
-    """How likely what was killed comes back at each turn of the nemesis."""
+    """The probability that a killed process is started again, at each turn of the nemesis."""
 
     def __init__(
         self,
@@ -155,10 +155,10 @@ class Scenario:
         computing: int = 0,
         rebuilding: int = 0,
     ) -> None:
-        """``window_records``: a window so short that retries fall out of it; some come late.
+        """``window_records``: if given, the idempotency window; some retries come too late for it.
 
-        ``computing``: most writes are such whose rows are computed. ``rebuilding``: an operator has
-        clusters rebuilt.
+        ``computing``: the rows of most writes are computed. ``rebuilding``: an operator rebuilds
+        clusters.
         """
         self.seed = seed
         if computing:
@@ -183,18 +183,25 @@ class Scenario:
 
     async def client(self, number: int) -> None:
         """Write one thing after another; fail over with the same request id."""
-        order = list(self.ring.names)
-        order = order[number % len(order) :] + order[: number % len(order)]
+        order = self.ring.order(number)
         for n in range(self.writes_per_client):
             await asyncio.sleep(self.rng.expovariate(2))
-            attempt = Attempted(f"c{number}n{n}", self.rng.choice(self.mix))
-            attempt.started_at = asyncio.get_running_loop().time()
-            self.attempts.append(attempt)
-            value = self.rng.randrange(1000)
-            attempt.acknowledged = await self.write(attempt, order, value)
-            attempt.ended_at = asyncio.get_running_loop().time()
+            what, value = self.rng.choice(self.mix), self.rng.randrange(1000)
+            attempt = await self.attempt(f"c{number}n{n}", what, order, value)
             if self.late and self.rng.random() < 0.5:
                 self.stragglers.append(asyncio.ensure_future(self.straggle(attempt, value)))
+
+    async def attempt(self, op_id: str, what: str, order: list[str], value: int) -> Attempted:
+        """Write once; note what the client is told, and when."""
+        attempt = Attempted(op_id, what, started_at=self.now())
+        self.attempts.append(attempt)
+        attempt.acknowledged = await self.write(attempt, order, value)
+        attempt.ended_at = self.now()
+        return attempt
+
+    def now(self) -> float:
+        """Return the virtual time."""
+        return asyncio.get_running_loop().time()
 
     async def operator(self) -> None:
         """Drain clusters at random, whatever else goes on, and give them back."""
@@ -223,11 +230,11 @@ class Scenario:
                 self.rebuilt += 1
 
     async def straggle(self, attempt: Attempted, value: int) -> None:
-        """Somebody sends a write once more that was answered or given up long ago."""
+        """Send a write again that was answered or given up long ago."""
         await asyncio.sleep(self.rng.uniform(0, 60))
         name = self.rng.choice(self.ring.names)
         op = self.build(attempt.what, attempt.id, name, value)
-        age_s = asyncio.get_running_loop().time() - attempt.started_at
+        age_s = self.now() - attempt.started_at
         try:
             async with asyncio.timeout(30):
                 await self.ring.submit(name, op, 20, age_s)
@@ -243,11 +250,9 @@ class Scenario:
         maybe = False
         for _ in range(self.rng.choice((1, 8, 20))):
             for name in list(order):
-                op = self.build(attempt.what, attempt.id, name, value)
                 try:
                     async with asyncio.timeout(8):
-                        age_s = asyncio.get_running_loop().time() - attempt.started_at
-                        _, outcome = await self.ring.submit(name, op, 6, age_s)
+                        outcome = await self.send(name, attempt, value)
                     return outcome.status is OutcomeStatus.APPLIED
                 except (Refused, TimeoutError):
                     maybe = True
@@ -255,11 +260,23 @@ class Scenario:
                     if error.error_class == TOO_LATE:
                         self.told_late += 1
                         return None
+                    if self.refuses(error):
+                        return False
                     assert error.kind is FailureKind.AVAILABILITY, error
                     maybe |= error.outcome is not WriteOutcome.NOT_SENT
                 order.append(order.pop(0))
             await asyncio.sleep(self.rng.uniform(0.1, 1))
         return None if maybe else False
+
+    async def send(self, name: str, attempt: Attempted, value: int) -> OperationOutcome:
+        """Send a write to one node."""
+        op = self.build(attempt.what, attempt.id, name, value)
+        _, outcome = await self.ring.submit(name, op, 6, self.now() - attempt.started_at)
+        return outcome
+
+    def refuses(self, error: RequestError) -> bool:
+        """Whether an error is a right answer, and means that the write has no effect."""
+        return False
 
     async def nemesis(self) -> None:
         """Break things at random until the writing is over."""
@@ -346,9 +363,7 @@ class Scenario:
         await self.ring.settled()
 
     async def main(self) -> Report:
-        for node in self.ring.nodes.values():
-            node.start()
-        await self.ring.settled()
+        await self.ring.begin()
         for n, sql in enumerate(self.setup):
             op = operation(f"setup{n}", Kind.CREATE_TABLE, sql, "a")
             await self.ring.submit("a", op, timeout_s=60)
@@ -402,7 +417,7 @@ class Scenario:
     # -- the checker -----------------------------------------------------------------------
 
     def check(self, report: Report) -> None:
-        """Hold every promise against what the clusters hold now."""
+        """Check every promise on the tables that the clusters hold now."""
         dumps = {name: node.spark.dump() for name, node in self.ring.nodes.items()}
         first = self.ring.names[0]
         for name in self.ring.names[1:]:
@@ -413,8 +428,9 @@ class Scenario:
                         f"{table} differs: {first} {dumps[first].get(table)} "
                         f"{name} {dumps[name].get(table)}",
                     )
-        offsets = computed.first_offsets(self.ring.store.everything)
-        report.problems += computed.check_log(self.ring.store.everything)
+        log = self.ring.store.all_messages()
+        offsets = computed.first_offsets(log)
+        report.problems += computed.check_log(log)
         for name in self.ring.names:
             if self.state(name).split()[0] != "READY":
                 self.lasting(report, f"{name} is {self.state(name)}", self.state(name))
@@ -442,7 +458,7 @@ class Scenario:
     def check_one(
         self, name: str, dump: dict[str, list[tuple[object, ...]]], report: Report
     ) -> None:
-        """Hold what one cluster has against what clients were told."""
+        """Compare one cluster's tables with the clients' answers."""
         ids = Counter(str(row[0]) for row in dump.get("ids", []))
         histories = [str(row[1]).split(",")[1:] for row in dump.get("registers", [])]
         updates = Counter(op_id for history in histories for op_id in history)

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from haproc import protos, wire
+from haproc.engine.arrow import stream_of
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan, SqlText, Statement
@@ -181,9 +182,9 @@ def differences(made: Held, before: Held, seen: Sequence[Tables]) -> list[str]:
 
 
 def went_apart(made: Held, truth: Held, tables: Tables) -> list[str]:
-    """Return which names show something else than in a session that was never made anew.
+    """Return the names that show other rows than in a session that was never rebuilt.
 
-    An error is no such thing: a view that could not be made stays one.
+    A name that shows an error is left out: a view that could not be rebuilt stays broken.
     """
     shown = {name: (truth.shown(name, tables), made.shown(name, tables)) for name in made.views}
     return [
@@ -215,7 +216,7 @@ _ASKED: Final = re.compile(r"session\.`(\w+)`")
 
 
 class Interpreter:
-    """Runs statements in a session, and in what it would be had it never been made anew."""
+    """Runs statements in a session, and in its twin, which is never rebuilt from a journal."""
 
     def __init__(self, made: Held, truth: Held, tables: Tables, rand: Callable[[], int]) -> None:
         self._made, self._truth, self._tables, self._rand = made, truth, tables, rand
@@ -259,11 +260,8 @@ class Interpreter:
 
     def asked(self, sql: str) -> bytes:
         """Return values of variables, as they are asked for; raises EngineError."""
-        columns: list[pa.Array] = []
-        for name in _ASKED.findall(sql):
-            value, _ = self._variable(name)
-            columns.append(pa.array([value]))
-        return _stream(columns)
+        values = [self._variable(name)[0] for name in _ASKED.findall(sql)]
+        return stream_of(pa.table({f"_{at}": [value] for at, value in enumerate(values)}))
 
     def _plan(self, plan: bytes) -> None:
         command = wire.parsed(protos.base.Plan, plan).command
@@ -334,14 +332,6 @@ def frame(name: str, sql: str) -> bytes:
 
 def _sum(rows: Any) -> int:
     return sum(map(_sum, rows)) if isinstance(rows, tuple) else int(rows)
-
-
-def _stream(columns: list[pa.Array]) -> bytes:
-    batch = pa.record_batch(columns, [f"_{at}" for at in range(len(columns))])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue().to_pybytes())
 
 
 def _refused(what: str) -> EngineError:

@@ -16,6 +16,7 @@ import random
 import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 from haproc.classify.names import STAGING_SCHEMA
 from haproc.engine.errors import REFUSED, SESSION_CHANGED, EngineError, ErrorKind
@@ -42,6 +43,7 @@ from tests.simulation.places import Places
 from tests.simulation.plans import DROP_STAGING, NOTHING, STAGING
 from tests.simulation.queries import SimReading
 
+T = TypeVar("T")
 _TARGET = re.compile(r"(?:INSERT INTO|UPDATE|DELETE FROM|MERGE INTO)\s+(\w+)")
 _MADE = re.compile(r"CREATE TABLE (\w+)")
 _WHOLE = frozenset({"k", "n"})
@@ -70,17 +72,17 @@ class SimSpark:
         self.poison: set[str] = set()
         """Statements that meet an environment error here, as often as they are tried."""
         self.torn: set[str] = set()
-        """Statements that commit once and meet such an error all the same, whenever they run."""
+        """Statements that commit once, and end with `torn_error` each time that they run."""
         self.torn_error = EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
-        """What these meet."""
+        """The error of the statements in `torn`."""
         self.deadly: set[str] = set()
         """Statements that bring the server down; somebody starts it again."""
         self.held: set[str] = set()
-        """Tables on which statements go no further while they are in here."""
+        """Tables whose statements wait as long as the table is in this set."""
         self.storage_away = False
-        """No table can be found; where Spark would say so, it does."""
+        """No table can be found: probes report the storage, statements a missing table."""
         self.poison_word = ""
-        """A part of such statements."""
+        """Statements that contain this word meet the error of `poison`."""
         self.on_commit: Callable[[str, str], None] = lambda cluster, sql: None
         """Called with the cluster's name and the statement whenever one commits."""
         self._rng = rng
@@ -112,20 +114,19 @@ class SimSpark:
 
     def dump(self) -> dict[str, list[tuple[object, ...]]]:
         """Return every table's rows, sorted."""
-        names = [
-            row[0]
-            for row in self._disk.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            if not row[0].startswith(STAGING)
-        ]
         return {
             name: sorted(self._disk.execute(f"SELECT * FROM {name}"), key=repr)
-            for name in sorted(names)
+            for name in sorted(self._names())
+            if not name.startswith(STAGING)
         }
 
     def staged(self) -> list[str]:
         """Return the staging tables that there are."""
+        return [name for name in self._names() if name.startswith(STAGING)]
+
+    def _names(self) -> list[str]:
         found = self._disk.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        return [row[0] for row in found if row[0].startswith(STAGING)]
+        return [row[0] for row in found]
 
     # -- Engine ----------------------------------------------------------------------------
 
@@ -155,11 +156,10 @@ class SimSpark:
     def object_fingerprint(self, named: Named) -> str:
         """Return how a table stands now."""
         table = named.name.rpartition(".")[2]
-        found = self._disk.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,))
-        made = found.fetchone()
-        if made is None:
+        made = self.definition(table)
+        if not made:
             return ABSENT
-        return f"{made[0]}@{self._versions.get(table, 0)}" if named.content else PRESENT
+        return f"{made}@{self._versions.get(table, 0)}" if named.content else PRESENT
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
         await asyncio.sleep(self._rng.uniform(0, 0.2))
@@ -198,9 +198,9 @@ class SimSpark:
         self._check_storage()
 
     def definition(self, table: str) -> str:
-        """Return what a table was created by."""
+        """Return what a table was created by; nothing if there is no such table."""
         found = self._disk.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,))
-        return str(found.fetchone()[0])
+        return str((found.fetchone() or ("",))[0])
 
     def drop(self, table: str) -> None:
         """Drop a table, with its marks."""
@@ -211,13 +211,16 @@ class SimSpark:
     def make(self, table: str, made: str, rows: Sequence[Sequence[object]], marker: int) -> None:
         """Make a table of rows, with a mark."""
         self._disk.execute(made)
+        self._insert(table, rows)
+        self.note(table, marker)
+
+    def _insert(self, table: str, rows: Sequence[Sequence[object]]) -> None:
         if rows:
             values = ", ".join("?" * len(rows[0]))
             self._disk.executemany(f"INSERT INTO {table} VALUES ({values})", rows)
-        self.note(table, marker)
 
     def mend(self, sql: str) -> None:
-        """Somebody runs a statement past HAProc; `past` may note the commit that it makes."""
+        """Run a statement past HAProc; its commit is not in `past` unless a test notes it there."""
         self._disk.execute(sql)
 
     def note(self, table: str, version: int) -> None:
@@ -225,7 +228,7 @@ class SimSpark:
         self._notes[table] = self._marks[table] = version
 
     def empty(self) -> None:
-        """Somebody drops every table."""
+        """Drop every table, past HAProc."""
         for name in self.dump():
             self._disk.execute(f"DROP TABLE {name}")
         self._marks, self._notes = {}, {}
@@ -301,9 +304,7 @@ class SimSpark:
             self.kill()
             asyncio.get_running_loop().call_later(1, self.restart)
             self._check(life)
-        poisoned = sql in self.poison or (self.poison_word and self.poison_word in sql)
-        if poisoned or self._rng.random() < self.environment_error_rate:
-            raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
+        self._check_memory(sql)
         if guarded and self._versions.get(target, 0) != version:
             raise EngineError(ErrorKind.ENVIRONMENT, "concurrent transaction", error_class="TXN")
         mark = session.mark
@@ -321,6 +322,11 @@ class SimSpark:
         self._check(life)
         return Applied(affected_rows=rows)
 
+    def _check_memory(self, sql: str) -> None:
+        poisoned = sql in self.poison or (self.poison_word and self.poison_word in sql)
+        if poisoned or self._rng.random() < self.environment_error_rate:
+            raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
+
     async def read(self, sql: str, table: str = "") -> tuple[list[str], list[tuple[object, ...]]]:
         """Run a query; it sees the tables as they are at one moment while it runs.
 
@@ -330,9 +336,7 @@ class SimSpark:
         life = self._life
         await asyncio.sleep(self.query_s + self._rng.expovariate(5))
         self._check(life)
-        poisoned = sql in self.poison or (self.poison_word and self.poison_word in sql)
-        if poisoned or self._rng.random() < self.environment_error_rate:
-            raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
+        self._check_memory(sql)
         try:
             cursor = self._disk.execute(sql)
             found = [each[0] for each in cursor.description], cursor.fetchall()
@@ -349,8 +353,7 @@ class SimSpark:
     ) -> tuple[list[str], list[tuple[object, ...]]]:
         columns = ", ".join(column_names(len(names)))
         self._disk.execute(f"CREATE TABLE {table} ({columns})")
-        values = ", ".join("?" * len(names))
-        self._disk.executemany(f"INSERT INTO {table} VALUES ({values})", rows)
+        self._insert(table, rows)
         self.on_commit(self.name, f"CREATE TABLE {table} of {len(rows)} rows")
         return [], []
 
@@ -401,53 +404,50 @@ class SimEngine:
         self._channel = SimChannel(spark, check)
         self._lanes: dict[int, SparkLane] = {}
 
-    async def probe(self, *, timeout_s: float) -> None:
+    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return what the cluster answers, while this process may hear it."""
         await self._check()
-        await self._spark.probe(timeout_s=timeout_s)
-        await self._check()
-
-    async def storage(self, known: str) -> str:
-        await self._check()
-        await self._spark.look()
-        await self._check()
-        return f"storage of {self._spark.name}"
-
-    async def check_tables(self, tables: Sequence[str]) -> None:
-        await self._check()
-        await self._spark.look()
-        await self._check()
-
-    async def object_fingerprint(self, named: Sequence[Named]) -> str:
-        await self._check()
-        await self._spark.look()
-        found = "/".join(map(self._spark.object_fingerprint, named))
+        found = await ask()
         await self._check()
         return found
 
+    async def _seen(self, see: Callable[[SimSpark], T]) -> T:
+        """Return what a look at the cluster's tables shows."""
+
+        async def look() -> T:
+            await self._spark.look()
+            return see(self._spark)
+
+        return await self._asked(look)
+
+    async def probe(self, *, timeout_s: float) -> None:
+        await self._asked(lambda: self._spark.probe(timeout_s=timeout_s))
+
+    async def storage(self, known: str) -> str:
+        return await self._seen(lambda spark: f"storage of {spark.name}")
+
+    async def check_tables(self, tables: Sequence[str]) -> None:
+        await self._asked(self._spark.look)
+
+    async def object_fingerprint(self, named: Sequence[Named]) -> str:
+        return await self._seen(lambda spark: "/".join(map(spark.object_fingerprint, named)))
+
     async def keeps_marks(self, table: str) -> bool:
-        await self._check()
-        await self._spark.look()
-        await self._check()
+        await self._asked(self._spark.look)
         return self._spark.object_fingerprint(Named(Sort.TABLE, table)) != ABSENT
 
     async def default_place(self, table: str) -> str:
         return ""
 
     async def plain_columns(self, table: str) -> Sequence[Column] | None:
-        await self._check()
-        await self._spark.look()
-        names = self._spark.columns(table)
-        await self._check()
+        names = await self._seen(lambda spark: spark.columns(table))
         return [Column(n, "int" if n in _WHOLE else "string") for n in names] or None
 
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
         return dict.fromkeys(names)
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
-        await self._check()
-        found = await self._spark.offsets_applied(tables, application)
-        await self._check()
-        return found
+        return await self._asked(lambda: self._spark.offsets_applied(tables, application))
 
     def copies(self, lane: Lane | None = None) -> SimCopies:
         return SimCopies(self._spark, self._check, lane)
@@ -456,24 +456,15 @@ class SimEngine:
         return SimHistories(self._spark, self._check)
 
     async def staged(self) -> Collection[str]:
-        await self._check()
-        await self._spark.look()
         prefix = f"{CATALOG}.{STAGING_SCHEMA}."
-        found = {prefix + name.removeprefix(STAGING) for name in self._spark.staged()}
-        await self._check()
-        return found
+        found = await self._seen(lambda spark: spark.staged())
+        return {prefix + name.removeprefix(STAGING) for name in found}
 
     async def table_states(self) -> Sequence[TableState]:
-        await self._check()
-        states = await self._spark.table_states()
-        await self._check()
-        return states
+        return await self._asked(self._spark.table_states)
 
     async def checksum(self, state: TableState, *, timeout_s: float) -> str:
-        await self._check()
-        found = await self._spark.checksum(state, timeout_s=timeout_s)
-        await self._check()
-        return found
+        return await self._asked(lambda: self._spark.checksum(state, timeout_s=timeout_s))
 
     def lane(self, index: int, authorise: Authorise) -> SparkLane:
         if index not in self._lanes:

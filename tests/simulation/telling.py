@@ -360,9 +360,7 @@ def told(tell: Callable[[Telling], Coroutine[Any, Any, None]], limits: Limits = 
 
     async def main() -> list[str]:
         stage = Telling(limits)
-        for node in stage.ring.nodes.values():
-            node.start()
-        await stage.ring.settled()
+        await stage.ring.begin()
         await tell(stage)
         return stage.lines
 

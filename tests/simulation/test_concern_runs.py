@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -14,6 +13,7 @@ from haproc.failure import RequestError
 from haproc.membership.peers import PeerProgress
 from haproc.membership.state import State
 from haproc.replicate.agree.assurance import ConcernJudgement, Requirement
+from tests.simulation.broken import BreakRule
 from tests.simulation.clock import run
 from tests.simulation.directed import ddl
 from tests.simulation.life import Life
@@ -132,10 +132,8 @@ class Run:
             self.verdict.kills += 1
 
     async def main(self) -> Verdict:
-        for node in self.ring.nodes.values():
-            node.start()
-        await self.ring.settled()
-        await self.ring.submit("a", replace(ddl("a")), 60)
+        await self.ring.begin()
+        await self.ring.submit("a", ddl("a"), 60)
         watch = asyncio.ensure_future(self.watch.run())
         await asyncio.sleep(2 * SERVED_S)
         nemesis = asyncio.ensure_future(self.nemesis())
@@ -187,7 +185,7 @@ def all_is_taken_for_majority(patch: pytest.MonkeyPatch) -> None:
     "break_rule", [nobody_waits, read_is_taken_for_applied, all_is_taken_for_majority]
 )
 def test_concern_broken_on_purpose_is_found(
-    break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    break_rule: BreakRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)
     found_in((run(Run(seed).main()).problems for seed in range(40)), Violation.UNFULFILLED)

@@ -9,9 +9,7 @@ commit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,8 @@ from haproc.engine.interface import ABSENT
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.facts import Fate
 from haproc.replicate.queue.turns import UNMARKED_MAX, Unmarked
-from tests.simulation.directed import Stage, story
+from tests.simulation.directed import Stage, Tell, story
+from tests.simulation.ring import Node
 from tests.simulation.scenario import insert
 from tests.simulation.test_beside import SLOW, table
 from tests.simulation.violations import Violation, found_by
@@ -57,7 +56,7 @@ async def dead_while_it_looks(stage: Stage) -> int:
 
 async def dead_behind_its_commit(stage: Stage) -> None:
     await dead_while_it_looks(stage)
-    stage.at("a", Step.APPLY_AFTER, lambda node: node.kill())
+    stage.at("a", Step.APPLY_AFTER, Node.kill)
     stage.node("a").start()
     await stage.until(lambda: not stage.node("a").alive)
     await stage.settle()
@@ -85,7 +84,7 @@ async def without_spark_behind_its_commit(stage: Stage) -> None:
 async def wanted_back_behind_its_commit(stage: Stage) -> None:
     """Nobody says for a that it has not committed it."""
     offset = await dead_while_it_looks(stage)
-    stage.at("a", Step.APPLY_AFTER, lambda node: node.kill())
+    stage.at("a", Step.APPLY_AFTER, Node.kill)
     stage.node("a").start()
     await stage.until(lambda: stage.order(SLOW) == ["a"] and not stage.node("a").alive)
     asking = asyncio.create_task(stage.replica("b").revoking.revoke(offset, "its sender"))
@@ -110,7 +109,7 @@ async def given_up_again_and_again(stage: Stage) -> None:
         await stage.until(lambda: bool(stage.replica("b").core.schedule.unmarked.stored))
         assert stage.replica("b").core.schedule.unmarked.stored == ((at, ABSENT),)
         await asyncio.sleep(1)
-        stage.at("b", Step.UNABLE_AFTER, lambda node: node.kill())
+        stage.at("b", Step.UNABLE_AFTER, Node.kill)
         asking = asyncio.ensure_future(stage.replica("a").revoking.revoke(at, "its sender"))
         await stage.until(lambda: not stage.node("b").alive)
         await asyncio.gather(asking, waiting)
@@ -124,9 +123,6 @@ async def given_up_again_and_again(stage: Stage) -> None:
     assert [stage.tables(name) for name in "abc"] == [{"last"}] * 3
 
 
-Story = Callable[[Stage], Coroutine[Any, Any, None]]
-
-
 @pytest.mark.parametrize(
     "tell",
     [
@@ -136,7 +132,7 @@ Story = Callable[[Stage], Coroutine[Any, Any, None]]
         given_up_again_and_again,
     ],
 )
-def test_intent_says_what_stood_there_and_is_no_more_than_its_operation(tell: Story) -> None:
+def test_intent_says_what_stood_there_and_is_no_more_than_its_operation(tell: Tell) -> None:
     story(tell)
 
 
@@ -156,7 +152,7 @@ def stored_before_a_look(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("tell", [dead_behind_its_commit, wanted_back_behind_its_commit])
 def test_intent_stored_before_a_look_is_found_and_it_is_not_said_to_be_taken_back(
-    tell: Story, monkeypatch: pytest.MonkeyPatch
+    tell: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It runs twice, and its origin takes the second outcome for its own."""
     stored_before_a_look(monkeypatch)

@@ -1,48 +1,147 @@
-"""Clusters that combine what they missed hold what the log's statements leave one after another.
+"""A cluster that combines what it missed holds what the log's statements leave one after another.
 
-What may be combined, and when, is broken on purpose, too.
+The writes are by key, and a cluster that lags may combine them. Several rows have the same key.
+Some statements violate a check if the table has such a row; later statements would hide that.
+Rules of what may be combined, and when, are broken on purpose, too.
 
 Docs: docs/proofs/exactly-once.md, "Combining by key".
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dmq import encode
-from haproc.classify.model import Kind
+from haproc.classify.model import InsertShape, Kind
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column
+from haproc.engine.statement import SqlText
 from haproc.membership.state import State
 from haproc.replicate.apply import applier
+from haproc.replicate.archive.account import ArchivedStatus, Fates
 from haproc.replicate.compose.terms import Key
 from haproc.replicate.compose.window import ComposedWindow, Row
 from haproc.replicate.log_state.computations import PeerSuccess
+from haproc.replicate.log_state.members import Claims
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.units import Composing, Unit
-from haproc.replicate.records.operation import to_record
-from tests.simulation.broken import batch_formed_anew
-from tests.simulation.directed import Stage, story
-from tests.simulation.keyed import ACCOUNTS, build, simulate
-from tests.simulation.ring import Node
-from tests.simulation.scenario import Report, operation
+from haproc.replicate.records.operation import Operation, to_record
+from tests.simulation.broken import BreakRule, batch_formed_anew, marks_dropped
+from tests.simulation.clock import run
+from tests.simulation.directed import Stage, as_story, story
+from tests.simulation.merging import executed
+from tests.simulation.ring import Node, Ring
+from tests.simulation.scenario import SETUP as PLAIN
+from tests.simulation.scenario import Report, Scenario, operation
+from tests.simulation.scenario import build as plain_build
 from tests.simulation.spark import SimEngine
-from tests.simulation.violations import Violation, found_by, found_in
+from tests.simulation.violations import Problem, Violation, found_by, found_in
+
+pytestmark = pytest.mark.usefixtures("quiet")
+ACCOUNTS = "CREATE TABLE accounts (k, v, w CHECK (w <> 'bad'))"
+KEYS = 3
+MIX = (
+    *(*("enter",) * 6, *("append",) * 6, *("upsert",) * 3),
+    *("ensure", "swap", "leave", "leave", "spoil", "spoil", "mend", "put", "set"),
+)
+_UPSERT = "MERGE INTO accounts AS a USING (SELECT {key} AS k, ',{op}' AS v) AS s ON a.k = s.k "
+_COMES = " WHEN NOT MATCHED THEN INSERT (k, v, w) VALUES (s.k, s.v, 'new')"
+_TEXTS = {
+    "upsert": f"{_UPSERT}WHEN MATCHED THEN UPDATE SET v = a.v || s.v{_COMES}",
+    "ensure": f"{_UPSERT}{_COMES.strip()}",
+    "swap": f"{_UPSERT}WHEN MATCHED THEN DELETE{_COMES}",
+    "append": "UPDATE accounts SET v = v || ',{op}' WHERE k = {key}",
+    "put": "UPDATE accounts SET v = '{op}' WHERE k IN ({key}, {next})",
+    "mend": "UPDATE accounts SET w = '{op}' WHERE k = {key}",
+    "spoil": "UPDATE accounts SET w = 'bad', v = v || ',{op}' WHERE k = {key}",
+    "leave": "DELETE FROM accounts WHERE k = {key}",
+}
+
+
+def build(what: str, op_id: str, origin: str, rng_value: int) -> Operation:
+    """Return the operation of a workload step."""
+    key = rng_value % KEYS
+    writes = frozenset({"accounts"})
+    if what == "enter":
+        head, row = "INSERT INTO accounts VALUES ", f"({key}, '{op_id}', 'new')"
+        shape = InsertShape(len(head), 1, "i,s,s")
+        if rng_value % 2:
+            head, row = "INSERT INTO accounts (v, k) VALUES ", f"('{op_id}', {key})"
+            shape = InsertShape(len(head), 1, "s,i")
+        return operation(op_id, Kind.INSERT, head + row, origin, writes=writes, insert=shape)
+    if what not in _TEXTS:
+        return plain_build(what, op_id, origin, rng_value)
+    kind = Kind[_TEXTS[what].partition(" ")[0]]
+    sql = _TEXTS[what].format(op=op_id, key=key, next=(key + 1) % KEYS)
+    return operation(op_id, kind, sql, origin, writes=writes)
+
+
+class Keyed(Scenario):
+    """See the module."""
+
+    setup = (*PLAIN, ACCOUNTS)
+    mix = MIX
+    build = staticmethod(build)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.ring = Ring(seed)
+
+    def check(self, report: Report) -> None:
+        """Hold every cluster against the log's statements, one after another."""
+        super().check(report)
+        expected, found = told(self.ring)
+        missing = [a.id for a in self.attempts if a.acknowledged and a.id not in found]
+        if missing:
+            report.wrong(Violation.LOST, f"acknowledged, and not in the log: {missing}")
+        for name, node in self.ring.nodes.items():
+            report.problems += _differs(name, node.spark.dump().get("accounts"), expected)
+
+
+def told(ring: Ring) -> tuple[list[tuple[object, ...]], set[str]]:
+    """Return the rows of `accounts` by the log's statements, and the ids of its operations."""
+    messages = ring.store.all_messages()
+    fates = Fates(0, Claims())
+    for at, message in enumerate(messages):
+        fates.note(at, message)
+    disk = sqlite3.connect(":memory:", isolation_level=None)
+    disk.execute(ACCOUNTS)
+    seen: set[str] = set()
+    for at, message in enumerate(messages):
+        if not isinstance(message, Operation) or message.id in seen:
+            continue
+        seen.add(message.id)
+        endings = fates.endings(at, ring.names) or {}
+        if any(ending.status is ArchivedStatus.REJECTED for ending in endings.values()):
+            continue
+        if "accounts" in message.writes and isinstance(message.write, SqlText):
+            with suppress(sqlite3.IntegrityError):
+                executed(disk, message.write.sql)
+    return sorted(disk.execute("SELECT * FROM accounts"), key=repr), seen
+
+
+def _differs(
+    name: str, held: list[tuple[object, ...]] | None, expected: list[tuple[object, ...]]
+) -> Iterator[Problem]:
+    if held is not None and held != expected:
+        text = f"{name} holds {held}, the log comes to {expected}"
+        yield Problem(Violation.OTHERWISE, text)
+
+
+def simulate(seed: int) -> Report:
+    """Run one seed and return what it came to."""
+    return run(Keyed(seed).main())
+
+
+# -- tests -------------------------------------------------------------------------------------
 
 SEEDS_RUN = 4
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Hundreds of runs say nothing."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_combined_by_key_under_every_kind_of_fault_keeps_the_promises(
@@ -76,11 +175,6 @@ def errors_unheard(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PeerSuccess, "record", lambda self, message: None)
 
 
-def marks_dropped(patch: pytest.MonkeyPatch) -> None:
-    """Send statements without their marks."""
-    patch.setattr(applier, "TransactionMarker", lambda application, version, guarded: None)
-
-
 def row_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Let an upsert only change what the table has."""
 
@@ -112,7 +206,7 @@ def row_inserted_whatever_the_table_has(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_rule_broken_on_purpose_is_found(
-    break_rule: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
+    break_rule: BreakRule, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)
     # Who finds itself different applies nothing more, and lacks what comes later.
@@ -148,45 +242,39 @@ def merges(stage: Stage, name: str) -> list[str]:
 MISSED = ("enter", "append", "put", "append", "enter", "append", "leave", "enter", "append")
 
 
-def test_what_a_cluster_missed_is_one_statement_behind_the_first() -> None:
-    async def tell(stage: Stage) -> None:
-        await accounts(stage)
-        stage.node("c").kill()
-        await missed(stage, *MISSED[:8])
-        stage.node("c").start()
-        await stage.settle()
-        assert len(merges(stage, "c")) == 1
-        assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == ["enter7"]
-
-    story(tell)
+@as_story()
+async def test_what_a_cluster_missed_is_one_statement_behind_the_first(stage: Stage) -> None:
+    await accounts(stage)
+    stage.node("c").kill()
+    await missed(stage, *MISSED[:8])
+    stage.node("c").start()
+    await stage.settle()
+    assert len(merges(stage, "c")) == 1
+    assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == ["enter7"]
 
 
-def test_upserts_that_a_cluster_missed_are_in_the_one_statement() -> None:
-    async def tell(stage: Stage) -> None:
-        await accounts(stage)
-        stage.node("c").kill()
-        await missed(stage, "append", "upsert", "leave", "ensure", "upsert", "ensure", "swap")
-        await missed(stage, "upsert", "append")
-        stage.node("c").start()
-        await stage.settle()
-        assert len(merges(stage, "c")) == 1
-        assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == [",upsert0,append1"]
-
-    story(tell)
+@as_story()
+async def test_upserts_that_a_cluster_missed_are_in_the_one_statement(stage: Stage) -> None:
+    await accounts(stage)
+    stage.node("c").kill()
+    await missed(stage, "append", "upsert", "leave", "ensure", "upsert", "ensure", "swap")
+    await missed(stage, "upsert", "append")
+    stage.node("c").start()
+    await stage.settle()
+    assert len(merges(stage, "c")) == 1
+    assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == [",upsert0,append1"]
 
 
-def test_error_that_others_met_is_met_alone() -> None:
-    async def tell(stage: Stage) -> None:
-        await accounts(stage)
-        stage.node("c").kill()
-        await missed(stage, "append", "append", "append", "spoil", "mend", "append")
-        stage.node("c").start()
-        await stage.settle()
-        assert len(merges(stage, "c")) == 2
-        (row,) = stage.node("c").spark.dump()["accounts"]
-        assert row == (0, "first,append0,append1,append2,append5", "mend4")
-
-    story(tell)
+@as_story()
+async def test_error_that_others_met_is_met_alone(stage: Stage) -> None:
+    await accounts(stage)
+    stage.node("c").kill()
+    await missed(stage, "append", "append", "append", "spoil", "mend", "append")
+    stage.node("c").start()
+    await stage.settle()
+    assert len(merges(stage, "c")) == 2
+    (row,) = stage.node("c").spark.dump()["accounts"]
+    assert row == (0, "first,append0,append1,append2,append5", "mend4")
 
 
 async def nothing_told(self: SimEngine, table: str) -> Sequence[Column] | None:
@@ -201,27 +289,25 @@ async def not_told(self: SimEngine, table: str) -> Sequence[Column] | None:
 
 @pytest.mark.parametrize("told", [nothing_told, not_told])
 @pytest.mark.parametrize("step", [Step.INTENT_AFTER, Step.APPLY_AFTER])
-def test_combined_statement_that_cannot_be_made_again_is_taken_apart(
-    step: Step, told: Any, monkeypatch: pytest.MonkeyPatch
+@as_story()
+async def test_combined_statement_that_cannot_be_made_again_is_taken_apart(
+    stage: Stage, step: Step, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def tell(stage: Stage) -> None:
-        await accounts(stage)
-        stage.node("c").kill()
-        await missed(stage, *MISSED)
-        first = [] if step is Step.INTENT_AFTER else [lambda node: None]
+    await accounts(stage)
+    stage.node("c").kill()
+    await missed(stage, *MISSED)
+    first = [] if step is Step.INTENT_AFTER else [lambda node: None]
 
-        def die(node: Node) -> None:
-            node.kill()
-            monkeypatch.setattr(SimEngine, "plain_columns", told)
+    def die(node: Node) -> None:
+        node.kill()
+        monkeypatch.setattr(SimEngine, "plain_columns", told)
 
-        stage.at("c", step, *first, die)
-        stage.node("c").start()
-        await stage.until(lambda: not stage.node("c").alive)
-        await stage.settle()
-        assert len(merges(stage, "c")) == (step is Step.APPLY_AFTER)
-        assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == ["enter7,append8"]
-
-    story(tell)
+    stage.at("c", step, *first, die)
+    stage.node("c").start()
+    await stage.until(lambda: not stage.node("c").alive)
+    await stage.settle()
+    assert len(merges(stage, "c")) == (step is Step.APPLY_AFTER)
+    assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == ["enter7,append8"]
 
 
 async def made_anew_meanwhile(stage: Stage) -> None:
@@ -250,24 +336,24 @@ def test_rule_of_asking_anew_broken_on_purpose_is_found(monkeypatch: pytest.Monk
     found_by(lambda: story(made_anew_meanwhile), Violation.UNEQUAL)
 
 
-def test_cursor_beyond_the_end_of_a_shortened_log_vouches_for_nothing_written_since() -> None:
-    async def tell(stage: Stage) -> None:
-        await accounts(stage)
-        ring = stage.ring
-        for name in "abc":
-            stage.node(name).kill()
-        # c had applied 40 records more, which the log has lost.
-        stored = ring.store.cursors["c"]
-        ring.store.cursors["c"] = replace(stored, offset=ring.store.end + 40)
-        stage.node("c").start()
-        await stage.until(lambda: stage.alive_state("c") is State.TOO_FAR_BEHIND)
-        for n, what in enumerate(("append", "append", "spoil", "mend", "append")):
-            entry = replace(build(what, f"{what}{n}", "a", 0), since=0, window=5000)
-            ring.store.append_stored([encode(to_record(entry))])
-        stage.node("b").start()
-        await stage.until(lambda: stage.alive_state("b") is State.READY)
-        # Nobody has passed them, so they run one by one, and what fails is told.
-        assert merges(stage, "b") == []
-        assert stage.report_of("b") is not None
-
-    story(tell)
+@as_story()
+async def test_cursor_beyond_the_end_of_a_shortened_log_vouches_for_nothing_written_since(
+    stage: Stage,
+) -> None:
+    await accounts(stage)
+    ring = stage.ring
+    for name in "abc":
+        stage.node(name).kill()
+    # c had applied 40 records more, which the log has lost.
+    stored = ring.store.cursors["c"]
+    ring.store.cursors["c"] = replace(stored, offset=ring.store.end + 40)
+    stage.node("c").start()
+    await stage.until(lambda: stage.alive_state("c") is State.TOO_FAR_BEHIND)
+    for n, what in enumerate(("append", "append", "spoil", "mend", "append")):
+        entry = replace(build(what, f"{what}{n}", "a", 0), since=0, window=5000)
+        ring.store.append_stored([encode(to_record(entry))])
+    stage.node("b").start()
+    await stage.until(lambda: stage.alive_state("b") is State.READY)
+    # Nobody has passed them, so they run one by one, and what fails is told.
+    assert merges(stage, "b") == []
+    assert stage.report_of("b") is not None

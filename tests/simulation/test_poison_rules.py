@@ -19,6 +19,7 @@ from haproc.replicate.queue.units import TaskState
 from haproc.replicate.records.control import Checksums, Skip, Verify
 from haproc.replicate.records.progress import Progress
 from tests.simulation import test_poison as stories
+from tests.simulation.broken import BreakRule
 from tests.simulation.violations import Violation, found_by
 
 
@@ -99,7 +100,7 @@ def no_barrier(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_rule_broken_on_purpose_is_found(
-    break_rule: Callable[[pytest.MonkeyPatch], None],
+    break_rule: BreakRule,
     found: Callable[[], None],
     expected: Violation | str,
     monkeypatch: pytest.MonkeyPatch,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -20,7 +19,8 @@ from haproc.route import freshness, reads
 from haproc.route.freshness import Serve
 from haproc.route.model import Freshness, Request, SentSql
 from haproc.route.reads import Reads
-from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.broken import BreakRule
+from tests.simulation.directed import Stage, as_story, ddl, story
 from tests.simulation.reads import Counted, Doors, simulate_reads
 from tests.simulation.ring import MEMBERSHIP, READS
 from tests.simulation.scenario import insert, operation
@@ -28,14 +28,8 @@ from tests.simulation.seeds import SEEDS
 from tests.simulation.test_beside import begun, let
 from tests.simulation.violations import Violation, found_by, found_in
 
+pytestmark = pytest.mark.usefixtures("quiet")
 RUNS = max(4, SEEDS // 2)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_reads_under_every_kind_of_fault_show_what_was_promised() -> None:
@@ -83,7 +77,7 @@ def tokens_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     [(nothing_waited_for, 0), (end_known_before, 29), (tokens_not_looked_at, 10)],
 )
 def test_rule_of_reading_broken_on_purpose_is_found(
-    break_rule: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
+    break_rule: BreakRule, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)
     found_in((simulate_reads(n)[0].problems for n in range(first, first + 60)), Violation.STALE)
@@ -141,85 +135,81 @@ def test_token_without_what_ran_out_of_order_is_found(monkeypatch: pytest.Monkey
     found_by(lambda: story(out_of_order), 'shown == {"first", "second"}')
 
 
-def test_read_goes_on_as_soon_as_it_is_known_that_it_shows_nothing_of_what_runs() -> None:
+@as_story()
+async def test_read_goes_on_as_soon_as_it_is_known_that_it_shows_nothing_of_what_runs(
+    stage: Stage,
+) -> None:
     """Also if that is told late, because what runs holds all of Spark's cores."""
+    made = await begun(stage)
+    doors, life = Doors(stage.ring, random.Random(1)), stage.life("a")
+    request = query(Consistency.LINEARIZABLE, timeout_s=100)
 
-    async def tell(stage: Stage) -> None:
-        made = await begun(stage)
-        doors, life = Doors(stage.ring, random.Random(1)), stage.node("a").life
-        assert life is not None
-        request = query(Consistency.LINEARIZABLE, timeout_s=100)
+    async def shows_ids() -> Callable[[], int]:
+        await asyncio.sleep(4 * reads.NARROW_S)
+        schedule = stage.replica("a").core.schedule
+        return lambda: schedule.applied_of(frozenset({"ids"}))
 
-        async def shows_ids() -> Callable[[], int]:
-            await asyncio.sleep(4 * reads.NARROW_S)
-            schedule = stage.replica("a").core.schedule
-            return lambda: schedule.applied_of(frozenset({"ids"}))
+    async def is_not_told() -> Callable[[], int]:
+        await asyncio.sleep(1)
+        raise RequestError(FailureKind.AVAILABILITY, "not now", error_class="SIM")
 
-        async def is_not_told() -> Callable[[], int]:
-            await asyncio.sleep(1)
-            raise RequestError(FailureKind.AVAILABILITY, "not now", error_class="SIM")
-
-        began = stage.now
-        elsewhere = doors.reads(life).from_cache_or_peer
-        assert await life.call(lambda _: elsewhere(request, narrow=shows_ids)) is None
-        assert stage.now - began < 5 * reads.NARROW_S
-        waits = asyncio.create_task(life.call(lambda _: elsewhere(request, narrow=is_not_told)))
-        await asyncio.sleep(5 * reads.NARROW_S)
-        assert not made.done() and not waits.done()
-        let(stage)
-        await made
-        assert await waits is None
-
-    story(tell)
+    began = stage.now
+    elsewhere = doors.reads(life).from_cache_or_peer
+    assert await life.call(lambda _: elsewhere(request, narrow=shows_ids)) is None
+    assert stage.now - began < 5 * reads.NARROW_S
+    waits = asyncio.create_task(life.call(lambda _: elsewhere(request, narrow=is_not_told)))
+    await asyncio.sleep(5 * reads.NARROW_S)
+    assert not made.done() and not waits.done()
+    let(stage)
+    await made
+    assert await waits is None
 
 
-def test_bounded_read_on_a_lagging_cluster_is_forwarded_to_the_least_lagging() -> None:
-    async def tell(stage: Stage) -> None:
-        doors = await tables(stage)
-        for name in "bc":
-            stage.node(name).spark.statement_s = 20
-        written = [f"w{n}" for n in range(12)]
-        for op_id in written:
-            await stage.submit("a", insert(op_id, "ids", "a"))
-        await asyncio.sleep(2 * MEMBERSHIP.report_interval_s)
-        shown, report = await doors.ask("c", query(Consistency.BOUNDED))
-        assert report.cluster == "a" and shown == set(written)
-        assert doors.counted.forwarded == 1 and doors.counted.waits == 0
-        # A linearizable one waits first; then it is forwarded, too.
-        began = stage.now
-        shown, report = await doors.ask("c", query(Consistency.LINEARIZABLE))
-        assert report.cluster == "a" and shown == set(written)
-        assert READS.wait_s <= stage.now - began < READS.wait_s + 1
-        # What is in a session stays there.
-        asked = replace(query(Consistency.BOUNDED), session_id="s")
-        with pytest.raises(RequestError, match=r"c lacks .* a has what is needed"):
-            await doors.ask("c", asked)
-        # At level any nothing is asked or waited for.
-        shown, report = await doors.ask("c", query(Consistency.ANY))
-        assert report.cluster == "c" and shown < set(written)
+@as_story()
+async def test_bounded_read_on_a_lagging_cluster_is_forwarded_to_the_least_lagging(
+    stage: Stage,
+) -> None:
+    doors = await tables(stage)
+    for name in "bc":
+        stage.node(name).spark.statement_s = 20
+    written = [f"w{n}" for n in range(12)]
+    for op_id in written:
+        await stage.submit("a", insert(op_id, "ids", "a"))
+    await asyncio.sleep(2 * MEMBERSHIP.report_interval_s)
+    shown, report = await doors.ask("c", query(Consistency.BOUNDED))
+    assert report.cluster == "a" and shown == set(written)
+    assert doors.counted.forwarded == 1 and doors.counted.waits == 0
+    # A linearizable one waits first; then it is forwarded, too.
+    began = stage.now
+    shown, report = await doors.ask("c", query(Consistency.LINEARIZABLE))
+    assert report.cluster == "a" and shown == set(written)
+    assert READS.wait_s <= stage.now - began < READS.wait_s + 1
+    # What is in a session stays there.
+    asked = replace(query(Consistency.BOUNDED), session_id="s")
+    with pytest.raises(RequestError, match=r"c lacks .* a has what is needed"):
+        await doors.ask("c", asked)
+    # At level any nothing is asked or waited for.
+    shown, report = await doors.ask("c", query(Consistency.ANY))
+    assert report.cluster == "c" and shown < set(written)
 
-    story(tell)
 
-
-def test_read_that_nobody_can_answer_is_refused_with_every_clusters_lag() -> None:
-    async def tell(stage: Stage) -> None:
-        doors = await tables(stage)
-        for name in "bc":
-            stage.node(name).spark.statement_s = 60
-        for n in range(9):
-            await stage.submit("a", insert(f"w{n}", "ids", "a"))
-        stage.node("a").kill()
-        await asyncio.sleep(2 * MEMBERSHIP.window_s)
-        with pytest.raises(RequestError) as caught:
-            await doors.ask("b", query(Consistency.BOUNDED))
-        error = caught.value
-        assert (error.kind, error.outcome) == (FailureKind.AVAILABILITY, WriteOutcome.NOT_SENT)
-        assert error.error_class == "HAPROC_NOT_FRESH"
-        assert "all clusters are down or too far behind" in error.message
-        assert "acceptable_offset_lag 2" in error.message
-        assert "b lacks 7 records, a is out of service, c lacks 7 records" in error.message
-
-    story(tell)
+@as_story()
+async def test_read_that_nobody_can_answer_is_refused_with_every_clusters_lag(stage: Stage) -> None:
+    doors = await tables(stage)
+    for name in "bc":
+        stage.node(name).spark.statement_s = 60
+    for n in range(9):
+        await stage.submit("a", insert(f"w{n}", "ids", "a"))
+    stage.node("a").kill()
+    await asyncio.sleep(2 * MEMBERSHIP.window_s)
+    with pytest.raises(RequestError) as caught:
+        await doors.ask("b", query(Consistency.BOUNDED))
+    error = caught.value
+    assert (error.kind, error.outcome) == (FailureKind.AVAILABILITY, WriteOutcome.NOT_SENT)
+    assert error.error_class == "HAPROC_NOT_FRESH"
+    assert "all clusters are down or too far behind" in error.message
+    assert "acceptable_offset_lag 2" in error.message
+    assert "b lacks 7 records, a is out of service, c lacks 7 records" in error.message
 
 
 def alternating(origin: str, name: str) -> list[Operation]:
@@ -236,59 +226,55 @@ def alternating(origin: str, name: str) -> list[Operation]:
     return [op for pair in pairs for op in pair]
 
 
-def test_read_waits_on_where_nobody_is_farther_while_its_cluster_goes_on_applying() -> None:
-    async def tell(stage: Stage) -> None:
-        doors = await tables(stage)
-        for name in "bc":
-            stage.node(name).spark.statement_s = 2
-        for op in alternating("a", "w"):
-            await stage.submit("a", op)
-        stage.node("a").kill()
-        began = stage.now
-        shown, report = await doors.ask("b", query(Consistency.LINEARIZABLE, timeout_s=60))
-        assert report.cluster == "b" and shown >= {f"w{n}" for n in range(6)}
-        assert stage.now - began > 4 * READS.wait_s
-        assert doors.counted.forwarded == 0
-        # Its own time bounds it all the same.
-        behind = [asyncio.ensure_future(stage.submit("b", op)) for op in alternating("b", "v")]
-        await asyncio.sleep(1)
-        began = stage.now
-        with pytest.raises(RequestError, match=r"b lacks .* c lacks"):
-            await doors.ask("b", query(Consistency.LINEARIZABLE, timeout_s=10))
-        assert READS.wait_s < stage.now - began < 10
-        await asyncio.gather(*behind)
-
-    story(tell)
-
-
-def test_read_measured_by_the_log_is_refused_while_the_log_is_away() -> None:
-    async def tell(stage: Stage) -> None:
-        doors = await tables(stage)
-        await stage.submit("a", insert("mine", "ids", "a"))
-        _, report = await doors.ask("a", query(Consistency.ANY))
-        seen = SeenOffsets().after("b", report.after_offset)
-        stage.ring.weather.log_away = True
-        for level in (Consistency.BOUNDED, Consistency.LINEARIZABLE):
-            with pytest.raises(RequestError, match="the log did not report its end"):
-                await doors.ask("a", query(level))
-        shown, _ = await doors.ask("a", query(Consistency.SESSION, seen))
-        assert shown == {"mine"}
-
-    story(tell)
+@as_story()
+async def test_read_waits_on_where_nobody_is_farther_while_its_cluster_goes_on_applying(
+    stage: Stage,
+) -> None:
+    doors = await tables(stage)
+    for name in "bc":
+        stage.node(name).spark.statement_s = 2
+    for op in alternating("a", "w"):
+        await stage.submit("a", op)
+    stage.node("a").kill()
+    began = stage.now
+    shown, report = await doors.ask("b", query(Consistency.LINEARIZABLE, timeout_s=60))
+    assert report.cluster == "b" and shown >= {f"w{n}" for n in range(6)}
+    assert stage.now - began > 4 * READS.wait_s
+    assert doors.counted.forwarded == 0
+    # Its own time bounds it all the same.
+    behind = [asyncio.ensure_future(stage.submit("b", op)) for op in alternating("b", "v")]
+    await asyncio.sleep(1)
+    began = stage.now
+    with pytest.raises(RequestError, match=r"b lacks .* c lacks"):
+        await doors.ask("b", query(Consistency.LINEARIZABLE, timeout_s=10))
+    assert READS.wait_s < stage.now - began < 10
+    await asyncio.gather(*behind)
 
 
-def test_read_that_waits_ends_when_its_cluster_leaves_service() -> None:
-    async def tell(stage: Stage) -> None:
-        doors = await tables(stage)
-        stage.node("a").spark.poison_word = "w0"
-        asked = asyncio.ensure_future(stage.submit("b", insert("w0", "ids", "b")))
-        await asked
-        read = asyncio.ensure_future(doors.ask("a", query(Consistency.LINEARIZABLE)))
-        await asyncio.sleep(1)
-        began = stage.now
-        stage.node("a").spark.kill()
-        with pytest.raises(RequestError, match="cluster a is DOWN"):
-            await read
-        assert stage.now - began < READS.wait_s - 1
+@as_story()
+async def test_read_measured_by_the_log_is_refused_while_the_log_is_away(stage: Stage) -> None:
+    doors = await tables(stage)
+    await stage.submit("a", insert("mine", "ids", "a"))
+    _, report = await doors.ask("a", query(Consistency.ANY))
+    seen = SeenOffsets().after("b", report.after_offset)
+    stage.ring.weather.log_away = True
+    for level in (Consistency.BOUNDED, Consistency.LINEARIZABLE):
+        with pytest.raises(RequestError, match="the log did not report its end"):
+            await doors.ask("a", query(level))
+    shown, _ = await doors.ask("a", query(Consistency.SESSION, seen))
+    assert shown == {"mine"}
 
-    story(tell)
+
+@as_story()
+async def test_read_that_waits_ends_when_its_cluster_leaves_service(stage: Stage) -> None:
+    doors = await tables(stage)
+    stage.node("a").spark.poison_word = "w0"
+    asked = asyncio.ensure_future(stage.submit("b", insert("w0", "ids", "b")))
+    await asked
+    read = asyncio.ensure_future(doors.ask("a", query(Consistency.LINEARIZABLE)))
+    await asyncio.sleep(1)
+    began = stage.now
+    stage.node("a").spark.kill()
+    with pytest.raises(RequestError, match="cluster a is DOWN"):
+        await read
+    assert stage.now - began < READS.wait_s - 1

@@ -19,7 +19,8 @@ from haproc.membership.state import State
 from haproc.replicate.member.own_log import OwnLog
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.operation import Operation
-from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.broken import BreakRule, not_fenced
+from tests.simulation.directed import Stage, as_story, ddl, story
 from tests.simulation.life import Life
 from tests.simulation.scenario import insert, operation
 from tests.simulation.violations import Violation, found_by
@@ -62,37 +63,33 @@ def is_fenced(life: Life) -> bool:
     return life.member.core.condition.state is State.FENCED
 
 
-def an_insert(moment: int, fails: bool = False, restarts: str = "") -> None:
+@as_story()
+async def an_insert(stage: Stage, moment: int, fails: bool = False, restarts: str = "") -> None:
     """An INSERT, which is applied once."""
 
-    async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        op = insert("one", "t", "a")
-        first = await replaced(stage, op, moment, fails=fails, restarts=restarts)
-        await stage.submit("a", insert("two", "t", "a"))
-        first.thaw()
-        await stage.submit("a", insert("three", "t", "a"))
-        await stage.settle()
-        assert is_fenced(first)
-        assert stage.node("b").spark.dump()["t"] == [("one",), ("three",), ("two",)]
-
-    story(tell)
+    await stage.submit("a", ddl("a"))
+    op = insert("one", "t", "a")
+    first = await replaced(stage, op, moment, fails=fails, restarts=restarts)
+    await stage.submit("a", insert("two", "t", "a"))
+    first.thaw()
+    await stage.submit("a", insert("three", "t", "a"))
+    await stage.settle()
+    assert is_fenced(first)
+    assert stage.node("b").spark.dump()["t"] == [("one",), ("three",), ("two",)]
 
 
-def a_create(moment: int, fails: bool = False, restarts: str = "") -> None:
+@as_story()
+async def a_create(stage: Stage, moment: int, fails: bool = False, restarts: str = "") -> None:
     """A table that is made, and dropped before the first process wakes up."""
 
-    async def tell(stage: Stage) -> None:
-        first = await replaced(stage, ddl("a"), moment, fails=fails, restarts=restarts)
-        drop = operation("drop", Kind.DROP_TABLE, "DROP TABLE t", "a")
-        await stage.submit("a", drop)
-        await stage.ready("b")
-        first.thaw()
-        await stage.until(lambda: is_fenced(first))
-        await stage.settle()
-        assert stage.tables("b") == set()
-
-    story(tell)
+    first = await replaced(stage, ddl("a"), moment, fails=fails, restarts=restarts)
+    drop = operation("drop", Kind.DROP_TABLE, "DROP TABLE t", "a")
+    await stage.submit("a", drop)
+    await stage.ready("b")
+    first.thaw()
+    await stage.until(lambda: is_fenced(first))
+    await stage.settle()
+    assert stage.tables("b") == set()
 
 
 STORIES = (an_insert, a_create)
@@ -169,20 +166,11 @@ def sessions_not_told_apart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemoteSession, "_learn", lambda self, response, epoch: None)
 
 
-def sessions_left(patch: pytest.MonkeyPatch) -> None:
-    """Take over without ending the sessions of the process before."""
-
-    async def nothing(self: RemoteSession, ids: int = 1) -> None:
-        self._new_epoch()
-
-    patch.setattr(RemoteSession, "move_on", nothing)
-
-
 @pytest.mark.parametrize(
-    "break_rule", [not_authorised, authorised_too_early, sessions_not_told_apart, sessions_left]
+    "break_rule", [not_authorised, authorised_too_early, sessions_not_told_apart, not_fenced]
 )
 def test_rule_of_taking_over_broken_on_purpose_is_found(
-    break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    break_rule: BreakRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -12,6 +11,7 @@ from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import DONE_BEFORE, OutcomeStatus
 from haproc.replicate.reader import Reader
 from haproc.replicate.records.operation import Operation
+from tests.simulation.broken import BreakRule
 from tests.simulation.rests import simulate_rests
 from tests.simulation.seeds import SEEDS, judged
 from tests.simulation.violations import Violation, found_in
@@ -105,7 +105,7 @@ def judged_by_state(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_rule_of_what_is_overtaken_broken_on_purpose_is_found(
-    break_rule: Callable[[pytest.MonkeyPatch], None],
+    break_rule: BreakRule,
     expected: Violation,
     beside: tuple[Violation, ...],
     monkeypatch: pytest.MonkeyPatch,

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from haproc.replicate.apply.doubts import Doubts
 from haproc.replicate.queue.facts import Fate
 from haproc.replicate.queue.units import Unit
-from tests.simulation.directed import Stage, story
+from tests.simulation.broken import BreakRule, not_fenced
+from tests.simulation.directed import Stage, Tell, story
 from tests.simulation.revoked import simulate_revoked
 from tests.simulation.scenario import insert
 from tests.simulation.seeds import SEEDS
 from tests.simulation.test_poison import rows
-from tests.simulation.test_poison_rejection_rules import away_is_ignored, not_fenced, not_looked_at
+from tests.simulation.test_poison_rejection_rules import away_is_ignored, not_looked_at
 from tests.simulation.test_revoking import (
     PATIENT,
     SLOW_S,
@@ -100,29 +98,23 @@ STORIES = (
 
 @pytest.mark.parametrize("tell", STORIES)
 def test_nothing_that_may_have_been_committed_is_taken_back(
-    tell: Callable[[Stage], Coroutine[Any, Any, None]],
+    tell: Tell,
 ) -> None:
     story(tell, timeouts=PATIENT)
 
 
-def seeds_keep_every_promise(first: int, count: int) -> None:
-    logging.disable(logging.CRITICAL)
-    try:
-        runs = [simulate_revoked(seed) for seed in range(first, first + count)]
-    finally:
-        logging.disable(logging.NOTSET)
+SEED_RUNS = [(2, 4), pytest.param(100, SEEDS, marks=pytest.mark.thorough)]
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize(("first", "count"), SEED_RUNS)
+def test_writes_that_are_wanted_back_are_nowhere_or_everywhere_under_every_fault(
+    first: int, count: int
+) -> None:
+    runs = [simulate_revoked(seed) for seed in range(first, first + count)]
     assert [(r.seed, r.problems[:3]) for r, _ in runs if r.problems] == []
     told = sum((told for _, told in runs), Counter[str]())
     assert told[Fate.REVOKED] > count and told[Fate.COMMITTED] > count
-
-
-def test_writes_that_are_wanted_back_are_nowhere_or_everywhere_under_every_fault() -> None:
-    seeds_keep_every_promise(2, 4)
-
-
-@pytest.mark.thorough
-def test_writes_that_are_wanted_back_are_nowhere_or_everywhere_for_many_seeds() -> None:
-    seeds_keep_every_promise(100, SEEDS)
 
 
 # -- rules broken on purpose ---------------------------------------------------------------------
@@ -148,8 +140,8 @@ def stopped_where_no_look_tells(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_rule_of_taking_back_broken_on_purpose_is_found(
-    break_rule: Callable[[pytest.MonkeyPatch], None],
-    tell: Callable[[Stage], Coroutine[Any, Any, None]],
+    break_rule: BreakRule,
+    tell: Tell,
     expected: Violation,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from haproc.classify.model import Kind
 from haproc.engine.interface import Lane, TransactionMarker
-from haproc.engine.remote import RemoteSession
 from haproc.engine.statement import SqlText
 from haproc.replicate.apply import applier
 from haproc.replicate.apply.doubts import Doubts, about
@@ -18,7 +17,7 @@ from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.turns import Turns
 from haproc.replicate.queue.units import Intent, Task, Unit
-from tests.simulation.broken import batch_formed_anew
+from tests.simulation.broken import BreakRule, batch_formed_anew, marks_dropped, not_fenced
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.scenario import insert, simulate
 from tests.simulation.seeds import SEEDS, many, one
@@ -95,20 +94,6 @@ def tables_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Turns, "_is_free", lambda self, offset, op: True)
 
 
-def marks_dropped(patch: pytest.MonkeyPatch) -> None:
-    """Send statements without their marks."""
-    patch.setattr(applier, "TransactionMarker", lambda application, version, guarded: None)
-
-
-def not_fenced(patch: pytest.MonkeyPatch) -> None:
-    """Run a statement again while the first attempt may still be running."""
-
-    async def nothing(self: RemoteSession, ids: int = 1) -> None:
-        self._new_epoch()
-
-    patch.setattr(RemoteSession, "move_on", nothing)
-
-
 def not_looked_at(patch: pytest.MonkeyPatch) -> None:
     """Run a failed INSERT again without asking the table whether it committed."""
 
@@ -162,7 +147,7 @@ def test_rule_of_looking_broken_on_purpose_is_found(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_rule_broken_on_purpose_is_found(
-    break_rule: Callable[[pytest.MonkeyPatch], None],
+    break_rule: BreakRule,
     expected: Violation,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

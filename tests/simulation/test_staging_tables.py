@@ -15,13 +15,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from dmq import decode
 from haproc.classify.names import STAGING_SCHEMA
 from haproc.engine import pieces
 from haproc.engine.lane import SparkLane
 from haproc.engine.statement import SparkPlan
 from haproc.failure import RequestError
-from haproc.replicate import trim
 from haproc.replicate.apply import computing
 from haproc.replicate.apply.staging_tables import StagingTables
 from haproc.replicate.member.steps import Step
@@ -29,8 +27,9 @@ from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import from_record
 from haproc.replicate.records.rows import Part, QueryWrite, Rows
 from tests.simulation import connect
+from tests.simulation.broken import BreakRule, slowest_ignored
 from tests.simulation.computed import gather, make
-from tests.simulation.directed import Stage, story
+from tests.simulation.directed import Stage, as_story
 from tests.simulation.network import Refused
 from tests.simulation.plans import STAGING, text_of
 from tests.simulation.ring import LIMITS, Node
@@ -69,7 +68,7 @@ async def gathered(stage: Stage) -> None:
 
 
 def parts(stage: Stage) -> list[Part]:
-    return [message for message in stage.messages() if isinstance(message, Part)]
+    return stage.records(Part)
 
 
 def made(stage: Stage, name: str) -> list[str]:
@@ -82,41 +81,37 @@ async def sent(stage: Stage) -> None:
     """Send the write to one cluster after another until it is answered."""
     for name in "abcabc":
         with contextlib.suppress(Refused, RequestError, TimeoutError):
-            assert (await stage.submit(name, gather("g", "a"))).status is OutcomeStatus.APPLIED
+            await stage.apply(name, gather("g", "a"))
             await asyncio.sleep(30)  # whatever is struck behind the answer is struck by now
             return
     pytest.fail("nobody answered")
 
 
-def test_rows_in_parts_are_gathered_and_appear_at_once() -> None:
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        outcome = await stage.submit("a", gather("g", "a"))
-        assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 5)
-        (rows,) = rows_records(stage)
-        assert rows.filling is not None and not rows.filling.rows
-        assert len(made(stage, "a")) == 1, "what it was computed in is read, too"
-        assert [part.number for part in parts(stage)] == [0, 1, 2]
-        await gathered(stage)
-        commits = [sql for _, name, sql in stage.commits if name == "c" and "gathered" in sql]
-        assert len(commits) == 2, "the table, and one statement for all parts"
-        assert len(made(stage, "c")) == 1
-
-    story(tell)
+@as_story()
+async def test_rows_in_parts_are_gathered_and_appear_at_once(stage: Stage) -> None:
+    await ids(stage)
+    outcome = await stage.submit("a", gather("g", "a"))
+    assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 5)
+    (rows,) = rows_records(stage)
+    assert rows.filling is not None and not rows.filling.rows
+    assert len(made(stage, "a")) == 1, "what it was computed in is read, too"
+    assert [part.number for part in parts(stage)] == [0, 1, 2]
+    await gathered(stage)
+    commits = [sql for _, name, sql in stage.commits if name == "c" and "gathered" in sql]
+    assert len(commits) == 2, "the table, and one statement for all parts"
+    assert len(made(stage, "c")) == 1
 
 
-def test_table_is_made_of_rows_in_parts() -> None:
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        op = make("m", "a", "m0")
-        assert isinstance(op.write, QueryWrite)
-        sql = op.write.head + "SELECT id, chance() AS m FROM ids"
-        op = replace(op, write=structs.replace(op.write, sql=sql))
-        assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
-        await stage.settle()
-        assert len(stage.node("b").spark.dump()["m0"]) == 5
-
-    story(tell)
+@as_story()
+async def test_table_is_made_of_rows_in_parts(stage: Stage) -> None:
+    await ids(stage)
+    op = make("m", "a", "m0")
+    assert isinstance(op.write, QueryWrite)
+    sql = op.write.head + "SELECT id, chance() AS m FROM ids"
+    op = replace(op, write=structs.replace(op.write, sql=sql))
+    await stage.apply("a", op)
+    await stage.settle()
+    assert len(stage.node("b").spark.dump()["m0"]) == 5
 
 
 @pytest.mark.parametrize("hits", [1, 2])
@@ -135,7 +130,8 @@ def test_cluster_struck_while_it_gathers_rows_are_there_once(
     struck("b", what, step, hits)
 
 
-def struck(name: str, what: str, step: Step, hits: int) -> None:
+@as_story()
+async def struck(stage: Stage, name: str, what: str, step: Step, hits: int) -> None:
     """Strike a cluster when it comes to a step for the so-manieth time."""
 
     def strike(node: Node) -> None:
@@ -144,88 +140,77 @@ def struck(name: str, what: str, step: Step, hits: int) -> None:
         if what != "spark":
             node.kill()
 
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        stage.at(name, step, *[lambda node: None] * (hits - 1), strike)
-        await sent(stage)
-        await gathered(stage)
-
-    story(tell)
+    await ids(stage)
+    stage.at(name, step, *[lambda node: None] * (hits - 1), strike)
+    await sent(stage)
+    await gathered(stage)
 
 
 @pytest.mark.parametrize("step", [*STEPS, *GATHERING[:2]])
-def test_replaced_process_that_wakes_up_at_any_step_changes_nothing(step: Step) -> None:
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
+@as_story()
+async def test_replaced_process_that_wakes_up_at_any_step_changes_nothing(
+    stage: Stage, step: Step
+) -> None:
+    await ids(stage)
 
-        def replaced(node: Node) -> None:
-            node.freeze()
-            node.replace()
+    def replaced(node: Node) -> None:
+        node.freeze()
+        node.replace()
 
-        name = "b" if step in GATHERING[:2] else "a"
-        stage.at(name, step, replaced)
-        await sent(stage)
-        stage.node(name).thaw()
-        await gathered(stage)
-
-    story(tell)
-
-
-def test_attempts_to_gather_never_share_a_table() -> None:
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-
-        def rate(rate: float) -> Callable[[Node], None]:
-            return lambda node: setattr(node.spark, "environment_error_rate", rate)
-
-        stage.at("b", Step.GATHER_PART, rate(0), rate(0), rate(1), rate(0))
-        await stage.submit("a", gather("g", "a"))
-        await gathered(stage)
-        assert len(set(made(stage, "b"))) == len(made(stage, "b")) == 2
-
-    story(tell)
+    name = "b" if step in GATHERING[:2] else "a"
+    stage.at(name, step, replaced)
+    await sent(stage)
+    stage.node(name).thaw()
+    await gathered(stage)
 
 
-def test_staging_table_that_somebody_drops_is_no_word_on_the_write() -> None:
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
+@as_story()
+async def test_attempts_to_gather_never_share_a_table(stage: Stage) -> None:
+    await ids(stage)
 
-        def dropped(node: Node) -> None:
-            for table in node.spark.staged():
-                node.spark.mend(f"DROP TABLE {table}")
+    def rate(rate: float) -> Callable[[Node], None]:
+        return lambda node: setattr(node.spark, "environment_error_rate", rate)
 
-        stage.at("b", Step.GATHER_DONE, dropped)
-        await stage.submit("a", gather("g", "a"))
-        await gathered(stage)
-
-    story(tell)
+    stage.at("b", Step.GATHER_PART, rate(0), rate(0), rate(1), rate(0))
+    await stage.submit("a", gather("g", "a"))
+    await gathered(stage)
+    assert len(set(made(stage, "b"))) == len(made(stage, "b")) == 2
 
 
-def test_parts_that_no_rows_name_mean_nothing() -> None:
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        stage.at("a", Step.PART_AFTER, lambda node: None, Node.kill)
-        await sent(stage)
-        (rows,) = rows_records(stage)
-        assert rows.filling is not None and rows.by != "a"
-        assert {part.by for part in parts(stage)} == {"a", rows.by}
-        await gathered(stage)
+@as_story()
+async def test_staging_table_that_somebody_drops_is_no_word_on_the_write(stage: Stage) -> None:
+    await ids(stage)
 
-    story(tell)
+    def dropped(node: Node) -> None:
+        for table in node.spark.staged():
+            node.spark.mend(f"DROP TABLE {table}")
+
+    stage.at("b", Step.GATHER_DONE, dropped)
+    await stage.submit("a", gather("g", "a"))
+    await gathered(stage)
 
 
-def test_parts_outlive_trimming_while_a_cluster_needs_them() -> None:
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        stage.node("c").kill()
-        await stage.submit("a", gather("g", "a"))
-        for n in range(300):
-            await stage.submit("b", insert(f"later{n}", "ids", "b"))
-        stage.node("c").start()
-        await stage.ready("c")
-        await gathered(stage)
+@as_story()
+async def test_parts_that_no_rows_name_mean_nothing(stage: Stage) -> None:
+    await ids(stage)
+    stage.at("a", Step.PART_AFTER, lambda node: None, Node.kill)
+    await sent(stage)
+    (rows,) = rows_records(stage)
+    assert rows.filling is not None and rows.by != "a"
+    assert {part.by for part in parts(stage)} == {"a", rows.by}
+    await gathered(stage)
 
-    story(tell, limits=replace(LIMITS, window_records=64))
+
+@as_story(limits=replace(LIMITS, window_records=64))
+async def test_parts_outlive_trimming_while_a_cluster_needs_them(stage: Stage) -> None:
+    await ids(stage)
+    stage.node("c").kill()
+    await stage.submit("a", gather("g", "a"))
+    for n in range(300):
+        await stage.submit("b", insert(f"later{n}", "ids", "b"))
+    stage.node("c").start()
+    await stage.ready("c")
+    await gathered(stage)
 
 
 # -- rules broken on purpose -------------------------------------------------------------------
@@ -294,31 +279,23 @@ def parts_of_others(patch: pytest.MonkeyPatch) -> None:
 KNOWN: dict[int, int] = {}
 
 
-def rows_that_mix_parts() -> None:
+@as_story()
+async def rows_that_mix_parts(stage: Stage) -> None:
     """Tell of one that dies amid its parts; one statement's rows were drawn at one time."""
 
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        stage.at("a", Step.PART_AFTER, lambda node: None, Node.kill)
-        await sent(stage)
-        (rows,) = rows_records(stage)
-        assert rows.filling is not None
-        by = {part.by for at, part in placed(stage) if at in rows.filling.parts}
-        assert by == {rows.by}, "rows name parts of another one"
-
-    story(tell)
+    await ids(stage)
+    stage.at("a", Step.PART_AFTER, lambda node: None, Node.kill)
+    await sent(stage)
+    (rows,) = rows_records(stage)
+    assert rows.filling is not None
+    by = {part.by for at, part in placed(stage) if at in rows.filling.parts}
+    assert by == {rows.by}, "rows name parts of another one"
 
 
 def placed(stage: Stage) -> list[tuple[int, Part]]:
     """Return the parts in the log, with their places."""
-    found = enumerate(from_record(decode(data)) for data in stage.ring.store.everything)
+    found = enumerate(stage.ring.store.all_messages())
     return [(at, message) for at, message in found if isinstance(message, Part)]
-
-
-def trimmed_without_the_slowest(patch: pytest.MonkeyPatch) -> None:
-    """Trim parts that one cluster still has to gather."""
-    needs = trim.needs
-    patch.setattr(trim, "needs", lambda *of: needs(*of)[1:])
 
 
 @pytest.mark.parametrize(
@@ -328,14 +305,14 @@ def trimmed_without_the_slowest(patch: pytest.MonkeyPatch) -> None:
         (statement_without_mark, struck_before_it_is_known, Violation.UNEQUAL),
         (parts_of_others, rows_that_mix_parts, "rows name parts of another one"),
         (
-            trimmed_without_the_slowest,
+            slowest_ignored,
             test_parts_outlive_trimming_while_a_cluster_needs_them,
             Violation.NOT_READY,
         ),
     ],
 )
 def test_rule_about_parts_broken_on_purpose_is_found(
-    break_rule: Callable[[pytest.MonkeyPatch], None],
+    break_rule: BreakRule,
     found: Callable[[], None],
     expected: Violation | str,
     monkeypatch: pytest.MonkeyPatch,

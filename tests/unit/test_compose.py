@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from haproc.classify.model import Kind
+from haproc.engine.arrow import stream_of
 from haproc.engine.interface import Column, Settings
 from haproc.engine.statement import ArrowRows
 from haproc.replicate.compose.merging import statement
@@ -25,7 +26,6 @@ from haproc.replicate.compose.terms import Cell, Change, Changed, Inserted, Own
 from haproc.replicate.compose.window import ComposedWindow
 from haproc.replicate.records.operation import Operation
 from tests.simulation.merging import executed, sqlite_text
-from tests.simulation.plans import stream_of
 from tests.windows import Writer, combined, operation
 
 COLUMNS = [Column("k", "int"), Column("s", "string"), Column("v", "int"), Column("w", "string")]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.readings import corpus, golden
-from tests.readings.compare import everything
-from tests.readings.generate import generate
 
 
 @pytest.mark.parametrize("name", corpus.names())
@@ -17,7 +15,7 @@ def test_recorded_readings_are_those_of_the_corpus(name: str) -> None:
 
 def test_recorded_reading_is_a_tree_whose_places_lie_in_the_text() -> None:
     wrong = []
-    for statement, recorded in everything():
+    for statement, recorded in golden.everything():
         if recorded.error:
             continue
         reading = recorded.reading(statement)
@@ -31,7 +29,7 @@ def test_recorded_reading_is_a_tree_whose_places_lie_in_the_text() -> None:
 
 def test_recorded_error_is_spark_s_own() -> None:
     accidents = {"INTERNAL_ERROR", "UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED"}
-    assert [each for each, said in everything() if said.error in accidents] == []
+    assert [each for each, said in golden.everything() if said.error in accidents] == []
 
 
 def test_statement_on_a_line_is_the_statement() -> None:
@@ -39,9 +37,3 @@ def test_statement_on_a_line_is_the_statement() -> None:
         lines = (corpus.HERE / "corpus" / f"{name}.txt").read_text(encoding="utf-8").split("\n")
         kept = [line for line in lines if line and not line.startswith("#")]
         assert [corpus.line_of(each) for each in corpus.statements(name)] == kept
-
-
-def test_generated_program_is_that_of_its_seed() -> None:
-    programs = [generate(seed) for seed in range(20)]
-    assert programs == [generate(seed) for seed in range(20)]
-    assert len({program.statements for program in programs}) == 20
