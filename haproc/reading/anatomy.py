@@ -19,7 +19,7 @@ from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, SESSION_KINDS
 from haproc.failure import ErrorClass
 from haproc.reading import limits
 from haproc.reading.limits import ANALYZED, EFFECTS, PARSED, QUERIES, REASONS, RUN_BY_ANALYZER
-from haproc.reading.names import Uses, below, computed, parts, without
+from haproc.reading.names import Uses, computed, parts, without
 from haproc.reading.tree import Node, Reading
 
 _TARGET_FIELDS: Final = """targetTable table name child target tableName tableIdent tableIdentifier
@@ -384,7 +384,7 @@ def _computing(
     _, fields = named_by(parsed)
     texts = [
         str(text)
-        for node in below([parsed])
+        for node in parsed.walk()
         for name in _TEXTS
         if isinstance(text := node[name], str) and node.cls != "DefaultValueExpression"
     ]

@@ -10,7 +10,7 @@ from functools import partial
 import pyarrow as pa
 
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
-from haproc.classify.names import joined
+from haproc.classify.names import joined, plain
 from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.classify.rules import WRITING_KINDS
 from haproc.classify.session_settings import assigned
@@ -57,39 +57,19 @@ def changes_temporary(statement: Classified, temporary: frozenset[str]) -> bool:
 
 async def temporary_views(session: Session, timeout_s: float) -> frozenset[str]:
     """Return the names of a session's temporary views, in lower case."""
-    views = await show_views(session, "", timeout_s)
-    return frozenset(view for view, temporary in views or [] if temporary)
+    try:
+        rows = await rows_of(await session.query(SqlText("SHOW VIEWS"), timeout_s=timeout_s))
+    except EngineError as error:
+        if error.kind is ErrorKind.APPLICATION:  # the catalog cannot list views
+            return frozenset()
+        raise
+    return frozenset(joined([str(row[1])]) for row in rows if row[2])
 
 
 def last_part(table: str) -> str:
     """Return a table's own name, without its catalog and schema."""
-    return _split(table)[1]
-
-
-def _split(table: str) -> tuple[str, str]:
-    """Return the namespace, quoted for SQL, and the plain name of a normalised table name."""
-    parts = [
-        token.text[1:-1].replace("``", "`") if token.kind is TokenKind.QUOTED_NAME else token.text
-        for token in tokenize(table)
-        if not token.is_symbol(".")
-    ]
-    return ".".join(quote_name(part) for part in parts[:-1]), joined(parts[-1:])
-
-
-async def show_views(
-    session: Session, namespace: str, timeout_s: float
-) -> list[tuple[str, bool]] | None:
-    """Return (name, is temporary) of a namespace's views; None if the catalog can't list them."""
-    where = f" IN {namespace}" if namespace else ""
-    try:
-        rows = await rows_of(
-            await session.query(SqlText(f"SHOW VIEWS{where}"), timeout_s=timeout_s)
-        )
-    except EngineError as error:
-        if error.kind is ErrorKind.APPLICATION:
-            return None
-        raise
-    return [(joined([str(row[1])]), bool(row[2])) for row in rows]
+    *_, last = tokenize(table)
+    return joined([plain(last)])
 
 
 async def rows_of(result: ResultStream) -> list[tuple[object, ...]]:

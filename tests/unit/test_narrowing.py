@@ -14,7 +14,7 @@ from haproc.classify.model import Classified, Kind, OperationClass
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan, SqlText
-from haproc.reading.judge import JudgedQuery
+from haproc.reading.judge import JudgedQuery, judge_query
 from haproc.reading.tree import Facts
 from haproc.replicate.log_state.definitions import Definitions
 from haproc.replicate.queue.schedule import Schedule
@@ -24,7 +24,7 @@ from haproc.replicate.records.progress import Progress
 from haproc.route.caching import Narrowing
 from haproc.route.classifying import Understood
 from haproc.route.model import Request, SentPlan, SentSql
-from haproc.route.readings import judged_query
+from haproc.route.readings import ANY_MOMENT, on_reading
 from tests.unit.made_readings import files, said, table, view
 from tests.unit.operations import ddl, insert, table_as, table_ddl, unknown_tables
 
@@ -64,7 +64,7 @@ class Cluster:
         if not self.said:
             raise EngineError(ErrorKind.APPLICATION, "no such table")
         self.meanwhile()
-        return judged_query(self.said, "", Facts())
+        return on_reading(self.said, "", judge_query, Facts(), ANY_MOMENT)
 
     # -- the log
 
