@@ -71,7 +71,6 @@ class WriteVerdict:
     reads: frozenset[str] = frozenset()
     rests_on: frozenset[str] = frozenset()
     known: bool = True
-    hint: str = ""
     of_session: bool = False
     expressions: frozenset[str] = frozenset()
 

@@ -8,13 +8,13 @@ from typing import Final
 
 from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, refused
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.writes import WriteAttempt
 from haproc.route.model import Answer, HaReport
-from haproc.route.streams import Collected, request_error
+from haproc.route.streams import Collected, refused, request_error
 from haproc.spark_error import NO_DETAILS
 
 # Clients' errors for all failures, at every door.
@@ -37,7 +37,7 @@ def to_request_error(error: BaseException, what: str, *, only_reads: bool = Fals
     if isinstance(error, RequestError):
         return _without_outcome(error) if only_reads else error
     if isinstance(error, RefusedError):
-        return refused(error.error_class, error.message, error.hint)
+        return refused(error)
     if isinstance(error, EngineError):
         return _of_engine(error)
     return _internal(error, what, only_reads=only_reads)

@@ -107,12 +107,9 @@ class Showing:
         is_plain = statement.insert is not None and not own_of(settings)
         if statement.operation_class is OperationClass.SESSION or is_plain:
             return {}
-        moment = Moment(
-            datetime.now(UTC), settings.time_zone, user, settings.catalog, settings.schema
-        )
         of_rows = statement.kind in OF_ROWS
         judge = readings.judged if of_rows else readings.definition
-        found = await judge(statement, understood.asker, moment)
+        found = await judge(statement, understood.asker, _moment(understood))
         return {
             **described(await self._ruling.written(understood, statement, found.touched)),
             **_read(found.reads, statement.tables_known and found.known),
@@ -191,7 +188,6 @@ class Making:
             engine,
             texts,
             self.readings,
-            readings.epoch,
             classifying,
             get_blob,
             core.limits.part_bytes_max,

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from haproc.config.shares import Denied, Shares
-from haproc.failure import ErrorClass, FailureKind, RequestError
+from haproc.failure import ErrorClass, FailureKind, RequestError, busy, refused
 from haproc.route import messages
 
 SHORT_MAX: Final = 4096
@@ -230,7 +230,7 @@ class Offload:
     async def _answer(self, worker: Worker, task: _Task) -> Any:
         loop = asyncio.get_running_loop()
         for _ in range(ATTEMPTS):
-            answer = loop.run_in_executor(self._threads, _exchanged, worker, task.work, task.values)
+            answer = loop.run_in_executor(self._threads, worker.exchange, (task.work, task.values))
             done, _ = await asyncio.wait({answer}, timeout=self._work_max_s)
             if not done:
                 worker.kill()
@@ -266,30 +266,17 @@ class Offload:
         self._beside.shutdown(wait=False)
 
 
-def _exchanged(
-    worker: Worker, work: Callable[..., Any], values: tuple[Any, ...]
-) -> tuple[bool, Any]:
-    answer: tuple[bool, Any] = worker.exchange((work, values))
-    return answer
-
-
 def _too_complex(what: str) -> RequestError:
-    return RequestError(
-        FailureKind.REFUSED,
+    return refused(
+        ErrorClass.STATEMENT_TOO_COMPLEX,
         f"the statement {what}",
-        error_class=ErrorClass.STATEMENT_TOO_COMPLEX,
-        hint="send it in parts, or its values as rows",
+        "send it in parts, or its values as rows",
     )
 
 
 def _busy(shares: Shares, denied: Denied) -> RequestError:
     number = shares.user_max if denied is Denied.SHARE_TAKEN else shares.total_max
-    return RequestError(
-        FailureKind.AVAILABILITY,
-        f"{number} long statements wait to be read, {denied.value}",
-        error_class=ErrorClass.BUSY,
-        hint="try the next HAProc, or again a little later, with the same request id",
-    )
+    return busy(f"{number} long statements wait to be read, {denied.value}")
 
 
 def _stopping() -> RequestError:

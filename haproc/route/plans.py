@@ -131,7 +131,6 @@ class Plans:
         engine: Engine,
         texts: Texts,
         readings: Readings,
-        epoch: Callable[[], int],
         classifying: Classifying,
         get_blob: Callable[[str], Awaitable[bytes]],
         inlined_bytes_max: int,
@@ -143,11 +142,10 @@ class Plans:
         self._engine = engine
         self._texts = texts
         self._readings = readings
-        self._epoch = epoch
         self._classifying = classifying
         self._get_blob = get_blob
         self._inlined_bytes_max = inlined_bytes_max
-        self._remembered = Remembered[str, list[Column]](epoch, COLUMNS_REMEMBERED_MAX)
+        self._remembered = Remembered[str, list[Column]](readings.epoch, COLUMNS_REMEMBERED_MAX)
 
     async def taken(self, understood: Understood) -> Taken:
         """Return the plan of a request, with the rows that its client has sent before."""
@@ -255,7 +253,7 @@ class Plans:
         They are remembered as long as no definition changes here.
         """
         (target,) = statement.writes
-        epoch = self._epoch()
+        epoch = self._readings.epoch()
         if (known := self._remembered.find(target)) is not None:
             return known
         try:

@@ -99,14 +99,22 @@ async def test_place_that_comes_while_one_leaves_is_not_lost() -> None:
     await statements.end("a3")
 
 
-async def test_who_waits_for_too_long_is_told_that_it_is_busy() -> None:
-    planning = Planning(Shares(1), Shares(1))
-    async with planning.turn("a", WAIT_S):
+L = LARGE + 1
+
+
+@pytest.mark.parametrize(
+    ("places", "size", "limit"), [(1, 0, "planned_max"), (9, L, "large_statements_max")]
+)
+async def test_who_waits_for_too_long_is_told_that_it_is_busy(
+    places: int, size: int, limit: str
+) -> None:
+    planning = Planning(Shares(places), Shares(L))
+    async with planning.turn("a", WAIT_S, size):
         with pytest.raises(RequestError) as raised:
-            async with planning.turn("a", 0.01):
+            async with planning.turn("a", 0.01, size):
                 pytest.fail("there is no place")
-    assert raised.value.error_class is ErrorClass.BUSY and "planned_max" in str(raised.value)
-    async with planning.turn("a", WAIT_S):
+    assert raised.value.error_class is ErrorClass.BUSY and f"limits.{limit}" in str(raised.value)
+    async with planning.turn("a", 0.01, size):
         assert planning.waiting == 0
 
 
@@ -257,9 +265,6 @@ async def test_statement_that_fails_counts_on_where_the_driver_has_not_said_so(
     await waiting
 
 
-L = LARGE + 1
-
-
 async def test_large_statements_wait_for_one_another_until_the_end_and_small_ones_do_not() -> None:
     planning = Planning(Shares(9), Shares(4 * L, 3 * L))
     statements = Statements(planning, a1=L, a2=100 * L, a3=L, b1=2 * L, b2=L, b3=2 * L)
@@ -325,18 +330,6 @@ async def test_what_the_cluster_was_before_a_turn_was_asked_for_counts() -> None
         async with planning.turn("a", WAIT_S, 0, looked):
             pytest.fail("its tables may not be those any more")
     async with planning.turn("a", WAIT_S):
-        pass
-
-
-async def test_who_waits_for_room_for_too_long_is_told_that_it_is_busy() -> None:
-    planning = Planning(Shares(9), Shares(L))
-    async with planning.turn("a", WAIT_S, L):
-        with pytest.raises(RequestError) as raised:
-            async with planning.turn("a", 0.01, L):
-                pytest.fail("there is no room")
-    assert raised.value.error_class is ErrorClass.BUSY
-    assert "large_statements_max" in str(raised.value)
-    async with planning.turn("a", 0.01, L):
         pass
 
 

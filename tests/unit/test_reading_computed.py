@@ -72,28 +72,25 @@ def test_bodies_of_views_and_functions_that_compute_so_make_rows(name: str) -> N
     assert "now() reads the clock" in found.reasons
 
 
-def test_source_of_a_merge_that_computes_so_becomes_rows() -> None:
-    (sql,) = changing("MERGE", "pivots")
-    assert judged(sql).treatment is Treatment.MATERIALISE
-
-
-def test_value_that_is_compared_with_moments_may_be_a_time_of_day() -> None:
-    (sql,) = changing("'12:00' AS a")
+@pytest.mark.parametrize(
+    "words",
+    [("MERGE", "pivots"), ("'12:00' AS a",)],
+    ids=["source of a merge", "value that is compared with moments"],
+)
+def test_what_computes_so_becomes_rows(words: tuple[str, ...]) -> None:
+    (sql,) = changing(*words)
     assert judged(sql).treatment is Treatment.MATERIALISE
 
 
 @pytest.mark.parametrize(
     "words",
-    ["lower('A')", "upper('a')", "'a int')", "upper('permissive')", "UTF8_BINARY, 2", "substr"],
+    [
+        *("lower('A')", "upper('a')", "'a int')", "upper('permissive')", "UTF8_BINARY, 2"),
+        *("substr", "upper(user)"),  # a column named like a function
+    ],
 )
 def test_what_is_computed_of_constants_alone_stays_as_it_is(words: str) -> None:
     sql = next(each for each in changing(words) if "now()" not in each)
-    found = judged(sql)
-    assert (found.treatment, found.sql) == (Treatment.REPLICATE, sql)
-
-
-def test_column_named_like_a_function_that_is_used_twice_stays_one() -> None:
-    (sql,) = changing("upper(user)")
     found = judged(sql)
     assert (found.treatment, found.sql) == (Treatment.REPLICATE, sql)
 
