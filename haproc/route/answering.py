@@ -35,7 +35,9 @@ def to_request_error(error: BaseException, what: str, *, only_reads: bool = Fals
     ``only_reads``: True if nothing can have been applied.
     """
     if isinstance(error, RequestError):
-        return _without_outcome(error) if only_reads else error
+        if only_reads and error.outcome is WriteOutcome.UNKNOWN:
+            error.outcome = WriteOutcome.NOT_SENT
+        return error
     if isinstance(error, RefusedError):
         return refused(error)
     if isinstance(error, EngineError):
@@ -48,12 +50,6 @@ def of_query(error: Exception, what: str) -> Exception:
     if isinstance(error, EngineError | RefusedError):
         return error
     return to_request_error(error, what, only_reads=True)
-
-
-def _without_outcome(error: RequestError) -> RequestError:
-    if error.outcome is WriteOutcome.UNKNOWN:
-        error.outcome = WriteOutcome.NOT_SENT
-    return error
 
 
 def _internal(error: BaseException, what: str, *, only_reads: bool) -> RequestError:

@@ -21,7 +21,7 @@ from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.offloop import by_size
 from haproc.pin.literals import Moment, Treatment
-from haproc.reading.judge import OF_ROWS
+from haproc.reading.judge import OF_ROWS, Judged
 from haproc.reading.tree import TextRange, WriteVerdict
 from haproc.replicate.log_state.definitions import ANYTHING, redefined_by
 from haproc.replicate.member.core import Core
@@ -297,8 +297,7 @@ class Making:
         of_rows = statement.kind in OF_ROWS
         judge = self.readings.judged if of_rows else self.readings.definition
         found = await judge(statement, understood.asker, moment, carried)
-        touched = found.touched
-        statement = await self._ruling.written(understood, statement, touched)
+        statement = await self._ruling.written(understood, statement, found.touched)
         if found.moved and frames is None:  # it may insert nothing but literals now
             context = Context(understood.settings.catalog, understood.settings.schema)
             user, size = understood.request.user, len(found.sql)
@@ -308,17 +307,14 @@ class Making:
             statement = replace(statement, insert=None)
         ref, plan = session_ref(session), frames.plan if frames is not None else None
         write = as_written(found, ref, plan, own_of(understood.settings))
-        verdict = WriteVerdict(
-            found.treatment, found.reasons, found.reads, found.rests_on, known=found.known
-        )
-        return self._resting(understood, statement, write, verdict, ground)
+        return self._resting(understood, statement, write, found, ground)
 
     def _resting(
         self,
         understood: Understood,
         statement: Classified,
         write: Write,
-        verdict: WriteVerdict,
+        verdict: WriteVerdict | Judged,
         ground: Ground | None,
     ) -> Made:
         """Return the operation with the names that its analysis rests on."""
@@ -387,8 +383,8 @@ def _budget_s(*allowed: float | None) -> float | None:
     return min((each for each in allowed if each is not None), default=None)
 
 
-def _rests_on(statement: Classified, verdict: WriteVerdict) -> frozenset[str]:
-    """Return the tables, views and functions that decide how the statement is replicated.
+def _rests_on(statement: Classified, verdict: WriteVerdict | Judged) -> frozenset[str]:
+    """Return the tables, views and functions whose redefinition makes the operation stale.
 
     Plain rows are the same for any table. DDL does not rest on the tables that it writes: its
     origin tries it first.

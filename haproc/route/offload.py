@@ -46,19 +46,19 @@ class Texts(Protocol):
     """Does work on texts."""
 
     async def work_on_text(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
-        """Return ``work(*values)``, or raise what it raises; ``size`` is the text's length.
+        """Return ``work(*values)``, or raise its error; ``size`` is the text's length.
 
         Raises RequestError, too, if the queue is full or the work takes too long.
         """
         ...
 
     async def beside(self, work: Callable[..., T], *values: Any) -> T:
-        """Return ``work(*values)``, or raise what it raises: work that lets other threads run."""
+        """Return ``work(*values)``, or raise its error, for work that lets other threads run."""
         ...
 
 
 async def plan_work(texts: Texts, size: int, work: Callable[..., T], *values: Any) -> T:
-    """Return ``work(*values)``, or raise what it raises: work on the messages of a plan.
+    """Return ``work(*values)``, or raise its error, for work on the messages of a plan.
 
     Messages cannot be handed to a process. A large plan is handled in a thread, so that the loop
     gets its turns.

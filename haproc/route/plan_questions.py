@@ -222,7 +222,10 @@ def _of_merge(message: Any, rows: Any) -> Iterator[Any]:
 
 
 def _of_delta(message: Any, rows: Any) -> Iterator[Any]:
-    """Yield the same for Delta's own relations, whose messages are of another protobuf pool."""
+    """Yield the relations to read for a write by one of Delta's own relations.
+
+    Its messages are of another protobuf pool.
+    """
     kind = delta.kind_of(message)
     of = getattr(message, kind)
     if kind == "merge_into_table":

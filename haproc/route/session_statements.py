@@ -20,6 +20,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ResultStream, Session, Settings
 from haproc.engine.statement import SqlText, Statement
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+from haproc.failure import refused as refusal
 from haproc.pin.sqltypes import quote_name
 from haproc.replicate.member.core import Core
 from haproc.route.answering import failed
@@ -124,11 +125,10 @@ class SessionStatements:
             statement = await self.owned(found, session, ids.of_number(number))
             if statement.operation_class is not OperationClass.SESSION:
                 await self._sessions.close(session.user, session.id)
-                raise RequestError(
-                    FailureKind.REFUSED,
+                raise refusal(
+                    ErrorClass.NOT_A_SESSION_STATEMENT,
                     f"{statement.kind.value} is no session statement",
-                    error_class=ErrorClass.NOT_A_SESSION_STATEMENT,
-                    hint="a session's journal holds USE, SET, RESET, temporary views and the like",
+                    "a session's journal holds USE, SET, RESET, temporary views and the like",
                 )
             await self._change(session, statement, SqlText(statement.sql), ids.of_number(number))
 
@@ -136,11 +136,10 @@ class SessionStatements:
         """Run a session statement that a client sent."""
         session, statement = understood.session, understood.statement
         if session is None:
-            raise RequestError(
-                FailureKind.REFUSED,
+            raise refusal(
+                ErrorClass.SESSION_REQUIRED,
                 f"{statement.kind.value} changes a session, and the request names none",
-                error_class=ErrorClass.SESSION_REQUIRED,
-                hint="open a session and send its session_id",
+                "open a session and send its session_id",
             )
         chunks = await self._change(
             session, statement, as_it_runs(understood), understood.request.id

@@ -120,7 +120,7 @@ def _defaults(session: ClientSession) -> dict[str, str]:
 async def _values(
     session: ClientSession, defaults: Mapping[str, str], timeout_s: float
 ) -> list[Variable]:
-    """Return these variables as they are now, each with its default."""
+    """Return the present values of these variables; ``defaults``: each variable's default."""
     query = "SELECT " + ", ".join(f"session.{quote_name(name)}" for name in defaults)
     columns = await session.spark.columns(query)
     stream = await session.spark.query(SqlText(query), timeout_s=timeout_s)
@@ -254,7 +254,7 @@ class ClientSession:
         return sum(each.size for each in entries if isinstance(each, ArtifactEntry))
 
     async def setting(self, run: Callable[[], Awaitable[T]]) -> tuple[T, Settings]:
-        """Run a change of settings; return its result, and the settings after it. As `leaving`."""
+        """Run a change of settings with `leaving`; return its result and the settings after it."""
         return await self.leaving(run, self.spark.settings)
 
     async def leaving(

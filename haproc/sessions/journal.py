@@ -153,7 +153,10 @@ class SqlEntry(Struct, frozen=True, tag="sql"):
 
 
 class PlanEntry(Struct, frozen=True, tag="plan"):
-    """The same as a plan: a serialized ``spark.connect.Plan``."""
+    """A plan that made or dropped a temporary view or function.
+
+    ``plan``: a serialized ``spark.connect.Plan``.
+    """
 
     plan: bytes
     effect: Effect = Effect()

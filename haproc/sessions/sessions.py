@@ -422,12 +422,11 @@ class Sessions:
 
     def _take_room(self, key: Key) -> None:
         if self.room.take(key.user):
-            raise RequestError(
-                FailureKind.REFUSED,
+            raise refused(
+                ErrorClass.TOO_MANY_SESSIONS,
                 f"the ring has {self.room.taken} sessions, {self.room.of_user(key.user)} of them "
                 f"of {key.user}; no more are allowed",
-                error_class=ErrorClass.TOO_MANY_SESSIONS,
-                hint="close sessions that are not needed, or raise limits.sessions_max, user_share",
+                "close sessions that are not needed, or raise limits.sessions_max, user_share",
             )
 
     def _make_room(self) -> None:
