@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-
-import pyarrow as pa
 
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.names import joined, plain
@@ -15,6 +13,7 @@ from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.classify.rules import WRITING_KINDS
 from haproc.classify.session_settings import assigned
 from haproc.classify.tokens import TokenKind, tokenize
+from haproc.engine.arrow import rows
 from haproc.engine.confs import POOL
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ResultStream, Session, Settings
@@ -59,12 +58,12 @@ def changes_temporary(statement: Classified, temporary: frozenset[str]) -> bool:
 async def temporary_views(session: Session, timeout_s: float) -> frozenset[str]:
     """Return the names of a session's temporary views, in lower case."""
     try:
-        rows = await rows_of(await session.query(SqlText("SHOW VIEWS"), timeout_s=timeout_s))
+        views = await rows_of(await session.query(SqlText("SHOW VIEWS"), timeout_s=timeout_s))
     except EngineError as error:
         if error.kind is ErrorKind.APPLICATION:  # the catalog cannot list views
             return frozenset()
         raise
-    return frozenset(joined([str(row[1])]) for row in rows if row[2])
+    return frozenset(joined([str(view[1])]) for view in views if view[2])
 
 
 def last_part(table: str) -> str:
@@ -75,14 +74,9 @@ def last_part(table: str) -> str:
 
 async def rows_of(result: ResultStream) -> list[tuple[object, ...]]:
     """Return all rows of a small result as plain values."""
-    rows: list[tuple[object, ...]] = []
-    try:
-        async for chunk in result:
-            table = pa.ipc.open_stream(io.BytesIO(chunk.data)).read_all()
-            rows.extend(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    finally:
-        await result.aclose()
-    return rows
+    async with aclosing(result):
+        chunks = [chunk.data async for chunk in result]
+    return [tuple(row.values()) for row in rows(chunks)]
 
 
 _SETTINGS = frozenset({Kind.USE, Kind.SET, Kind.RESET})
@@ -161,10 +155,10 @@ class SessionStatements:
         key, value = assignment
         question = SqlText(f"SET {quote_name(key)}")
         try:
-            rows = await rows_of(Collected(await self._chunks(session, question)))
+            found = await rows_of(Collected(await self._chunks(session, question)))
         except EngineError as failure:
             raise failed(failure, self._core, WriteOutcome.NOT_SENT) from failure
-        if [tuple(row) for row in rows] != [(key, value)]:
+        if found != [(key, value)]:
             raise error
         return replace(request, statement=SentSql(question.sql))
 
@@ -244,9 +238,9 @@ class SessionStatements:
         self, session: ClientSession, statement: Classified, runs: Statement, request_id: str
     ) -> list[bytes]:
         chunks, found = await session.setting(partial(self._chunks, session, runs))
-        rows = await rows_of(Collected(chunks)) if statement.kind is Kind.SET else []
+        shown = await rows_of(Collected(chunks)) if statement.kind is Kind.SET else []
         settings = settings_after(
-            session.settings, found, statement.kind, statement.sql, rows, self._defaults
+            session.settings, found, statement.kind, statement.sql, shown, self._defaults
         )
         if statement.kind is Kind.RESET or POOL in dict(settings.confs):
             await session.spark.configure(settings)  # HAProc's own settings are in force again
