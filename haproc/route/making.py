@@ -34,8 +34,8 @@ from haproc.route.classifying import Classifying, Understood, with_bound
 from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
 from haproc.route.own_settings import own_of, travelling
-from haproc.route.plans import Frames, Plans, session_ref
-from haproc.route.readings import Carried, Readings
+from haproc.route.plans import Plans, session_ref
+from haproc.route.readings import Frames, Readings
 from haproc.route.rows.reading import fitted
 from haproc.route.ruling import Ruling
 from haproc.route.stand_in import as_written
@@ -265,18 +265,17 @@ class Making:
         taken = await self._plans.taken(understood)
         evolves = taken.reading.evolves
         if taken.stands_alone:
-            write = SparkPlan(taken.plan.SerializeToString())
-            return self._plain(understood, write, evolves=evolves)
+            sent = SparkPlan(taken.plan.SerializeToString())
+            return self._plain(understood, sent, evolves=evolves)
         ground = await self._ground(understood.statement.writes)
         await self._ruling.check_frames(understood)
         statement, columns = await self._plans.target(understood, taken)
         self._foresee(self._made(understood, statement, SparkPlan(data)))
-        found = await self._plans.examined(understood, taken, statement, columns)
-        verdict = found.verdict
+        verdict, write = await self._plans.examined(understood, taken, statement, columns)
         names = verdict.reads | statement.reads | statement.writes
         touched = Touched(names, verdict.known, expressions=verdict.expressions)
         statement = await self._ruling.written(understood, statement, touched)
-        made = self._resting(understood, statement, found.write, verdict, ground)
+        made = self._resting(understood, statement, write, verdict, ground)
         return replace(made, evolves=evolves)
 
     async def _of_text_with_frames(self, understood: Understood, data: bytes) -> Made:
@@ -293,10 +292,9 @@ class Making:
         statement, session, moment = understood.statement, understood.session, _moment(understood)
         if statement.kind is Kind.RESTORE:
             raise RefusedError(ErrorClass.NONDETERMINISTIC, _RESTORED, _HINT_RESTORE)
-        carried = None if frames is None else Carried(frames.sent, frames.rests, frames.hidden)
         of_rows = statement.kind in OF_ROWS
         judge = self.readings.judged if of_rows else self.readings.definition
-        found = await judge(statement, understood.asker, moment, carried)
+        found = await judge(statement, understood.asker, moment, frames)
         statement = await self._ruling.written(understood, statement, found.touched)
         if found.moved and frames is None:  # it may insert nothing but literals now
             context = Context(understood.settings.catalog, understood.settings.schema)

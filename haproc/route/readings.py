@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from haproc import protos, wire
 from haproc.classify.model import Classified, Kind, Recognised, RefusedError
@@ -42,13 +42,14 @@ from haproc.route.classifying import Asker
 from haproc.route.kept_answers import Key, Remembered, key_of
 from haproc.route.offload import Texts
 from haproc.route.own_settings import check_definition, own_of, refusal, travelling, with_own
-from haproc.route.plan_questions import empty_rows, shape_of
+from haproc.route.plan_questions import empty_rows, shape_of, text_question
 from haproc.route.planning import Planning
 from haproc.route.shared_sessions import ReadingSessions
 from haproc.route.stand_in import merge_over, source_query
 from haproc.sessions.client import ClientSession
 
 T = TypeVar("T")
+_Sent: TypeAlias = Callable[[str], SqlText | SparkPlan]
 JUDGED_MAX: Final = 2_000
 _CHARACTERS_PER_BYTE: Final = 8
 """Characters of an answer that count as one of a text. Chosen: a reading of 14 kB takes 1 ms."""
@@ -66,21 +67,26 @@ _HINT_MERGE: Final = "give the source an alias, and its columns names of their o
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """DataFrames that come with a text. ``sent`` returns the query of a text with them.
+class Frames:
+    """The plan of a SQL text that comes with DataFrames.
 
-    ``rests``: why only the client's session knows them; empty if others do. ``differs``: other
-    reasons why they differ on other clusters, which Spark's reading does not show.
+    ``hidden``: the reasons why these may differ that Spark's reading does not show. ``of_session``:
+    only the client's session knows them.
     """
 
-    sent: Callable[[str], SqlText | SparkPlan]
-    rests: str = ""
-    differs: tuple[str, ...] = ()
+    plan: Any
+    hidden: tuple[str, ...]
+    of_session: bool
+
+    def sent(self, text: str) -> SparkPlan:
+        """Return the query of a text with the DataFrames."""
+        return SparkPlan(text_question(self.plan, text))
 
     @property
-    def reasons(self) -> list[str]:
-        """The reasons why rows must replace them."""
-        return [*self.differs, *([self.rests] if self.rests else [])]
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons why rows must replace the DataFrames."""
+        only_there = "it reads a DataFrame that only the client's session has"
+        return (*self.hidden, only_there) if self.of_session else self.hidden
 
 
 class Readings:
@@ -124,27 +130,27 @@ class Readings:
         statement: Classified,
         asker: Asker,
         moment: Moment,
-        carried: Carried | None = None,
+        frames: Frames | None = None,
     ) -> Judged:
         """Return the judgement of a statement; raises RefusedError, EngineError.
 
-        ``carried``: the DataFrames that come with it. An EngineError of kind APPLICATION is Spark's
+        ``frames``: the DataFrames that come with it. An EngineError of kind APPLICATION is Spark's
         own answer to a statement that is wrong.
         """
         settings = asker.settings
         key, epoch = key_of(statement.sql, settings), self.epoch()
-        is_kept = not asker.has_temporaries and carried is None
+        is_kept = not asker.has_temporaries and frames is None
         known = self._judged.find(key) if is_kept else None
         if known is not None:
             return known
         spark = await self._session(asker)
-        sent = carried.sent if carried is not None else SqlText
+        sent: _Sent = frames.sent if frames is not None else SqlText
         data = await self._reading(spark, sent(statement.sql), statement.sql, moment.user)
         found = await self._judge(data, statement.sql, settings, moment)
         as_sent = data, statement.sql
-        if carried is not None and carried.reasons and found.treatment is not Treatment.REFUSE:
-            found = as_rows(found, carried.reasons)
-            found = replace(found, of_session=found.of_session or bool(carried.rests))
+        if frames is not None and frames.reasons and found.treatment is not Treatment.REFUSE:
+            found = as_rows(found, frames.reasons)
+            found = replace(found, of_session=found.of_session or frames.of_session)
         if found.treatment is not Treatment.REFUSE:
             found = with_own(found, settings)
         _check(statement, found)
@@ -163,17 +169,17 @@ class Readings:
         statement: Classified,
         asker: Asker,
         moment: Moment,
-        carried: Carried | None = None,
+        frames: Frames | None = None,
     ) -> Judged:
         """Return the judgement of a statement that changes no rows.
 
-        ``carried``: as for `judged`. Raises RefusedError, EngineError as `judged` does.
+        ``frames``: as for `judged`. Raises RefusedError, EngineError as `judged` does.
         """
         text, settings, user = statement.sql, asker.settings, asker.user
         has_own = bool(own_of(settings))
-        rests = asker.has_temporaries or has_own or carried is not None
+        rests = asker.has_temporaries or has_own or frames is not None
         by_text = statement.kind in BY_TEXT and not rests
-        as_carried = carried.sent(text) if carried is not None else SqlText(text)
+        sent: SqlText | SparkPlan = frames.sent(text) if frames is not None else SqlText(text)
         facts = Facts(is_legacy(settings), vouched=statement.kind is Kind.UNKNOWN)
         values = (asker.context, facts, moment)
         if by_text:
@@ -183,14 +189,14 @@ class Readings:
                 _check(statement, found.judged)
                 return found.judged
         spark = await self._session(asker)
-        data = await self._reading(spark, as_carried, text, user)
+        data = await self._reading(spark, sent, text, user)
         found = await self._work(user, data, text, judge_definition, *values)
         assert found is not None
         judged, queries = found.judged, found.queries
         _check(statement, judged)
         if has_own:
             check_definition(judged, settings)
-            lanes = await self._read_in_lanes(as_carried, text, settings, user)
+            lanes = await self._read_in_lanes(sent, text, settings, user)
             if not await self._work(user, data, text, is_settled, lanes, text):
                 raise refusal(settings, "make something else")
         if found.function is not None:
@@ -400,7 +406,7 @@ class Readings:
         found: Judged,
         settings: Settings,
         moment: Moment,
-        sent: Callable[[str], SqlText | SparkPlan],
+        sent: _Sent,
         as_sent: tuple[str, str],
     ) -> None:
         """Refuse a MERGE that is not the same with rows in place of its source.
