@@ -160,6 +160,7 @@ def proper(root: Node) -> Node:
 
 
 def kind_of(node: Node) -> Kind:
+    """Return the kind of a statement by its parsed tree, without a WITH clause (see `proper`)."""
     if node.cls in ("InsertIntoStatement", "UnresolvedInsert"):
         replaces = node["overwrite"] or node["replaceCriteriaOpt"]
         return Kind.INSERT_OVERWRITE if replaces else Kind.INSERT
@@ -347,6 +348,7 @@ def _written(
 
 
 def written_names(parsed: Node, full: tuple[str, ...], context: Context) -> frozenset[str]:
+    """Return the names that a statement writes; ``full``: the full name of its target."""
     written = {target(full, context)}
     if parsed.cls == "RenameTable":
         new = tuple(parsed["newName"] or ())

@@ -89,7 +89,10 @@ def without(node: Node, fields: Iterable[str]) -> list[Node]:
 
 @dataclass(slots=True)
 class Uses:
-    """The objects that trees read: tables, functions, the session's; ``known``: that is all."""
+    """The objects that trees read: tables, functions, and objects of the client's session.
+
+    ``known``: True if the trees read no other tables and functions.
+    """
 
     reads: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)

@@ -45,7 +45,7 @@ class Reading:
 
 
 class Repeatable:
-    """Finds the queries whose answers stay the same as long as their tables do, and these tables.
+    """Finds the queries whose answers change only if their tables change, and finds these tables.
 
     Spark reads the query in a session of HAProc's own, without temporary objects. This reading must
     prove it, by the rules for a write that is replicated as it is. The check fails closed: a query

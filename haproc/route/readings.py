@@ -314,7 +314,7 @@ class Readings:
     ) -> JudgedQuery:
         """Return the judgement of a part of a plan, given as a query.
 
-        ``only_there``: only the client's session can read it. ``keeps``: its reading hides nothing.
+        ``only_there``: only the client's session can read it. ``keeps``: the judgement may be kept.
         Raises as `judged` does.
         """
         epoch = self.epoch()
