@@ -168,14 +168,16 @@ QUICK, SLOW = QUICK_S, QUICK_S + 0.1
 async def test_statement_that_is_planned_for_long_counts_no_more_where_the_driver_is_quick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(planning_module, "PLANNED_S_MAX", 0.01)
+    monkeypatch.setattr(planning_module, "PLANNED_S_MAX", 0.2)
     planning = Planning(Shares(2), Shares(1))
     statements = Statements(planning)
     await statements.come("a1", "a2", "a3", "a4")
     planning.probed(QUICK)
     await settled()
     assert statements.planned == ["a1", "a2"]  # nobody takes long yet
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(WAIT_S):
+        while len(planning._late) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     monkeypatch.undo()
     planning.probed(SLOW)
     await settled()
