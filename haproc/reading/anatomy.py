@@ -19,7 +19,7 @@ from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, SESSION_KINDS
 from haproc.failure import ErrorClass
 from haproc.reading import limits
 from haproc.reading.limits import ANALYZED, EFFECTS, PARSED, QUERIES, REASONS, RUN_BY_ANALYZER
-from haproc.reading.names import Uses, below, computed, parts, without
+from haproc.reading.names import Uses, computed, parts, without
 from haproc.reading.tree import Node, Reading
 
 _TARGET_FIELDS: Final = """targetTable table name child target tableName tableIdent tableIdentifier
@@ -160,6 +160,7 @@ def proper(root: Node) -> Node:
 
 
 def kind_of(node: Node) -> Kind:
+    """Return the kind of a statement by its parsed tree, without a WITH clause (see `proper`)."""
     if node.cls in ("InsertIntoStatement", "UnresolvedInsert"):
         replaces = node["overwrite"] or node["replaceCriteriaOpt"]
         return Kind.INSERT_OVERWRITE if replaces else Kind.INSERT
@@ -347,6 +348,7 @@ def _written(
 
 
 def written_names(parsed: Node, full: tuple[str, ...], context: Context) -> frozenset[str]:
+    """Return the names that a statement writes; ``full``: the full name of its target."""
     written = {target(full, context)}
     if parsed.cls == "RenameTable":
         new = tuple(parsed["newName"] or ())
@@ -384,7 +386,7 @@ def _computing(
     _, fields = named_by(parsed)
     texts = [
         str(text)
-        for node in below([parsed])
+        for node in parsed.walk()
         for name in _TEXTS
         if isinstance(text := node[name], str) and node.cls != "DefaultValueExpression"
     ]

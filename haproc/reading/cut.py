@@ -13,7 +13,8 @@ from typing import Final
 
 from haproc.classify.model import Kind
 from haproc.classify.tokens import Token, TokenKind, tokenize
-from haproc.reading.names import below, parts
+from haproc.reading.anatomy import proper
+from haproc.reading.names import parts
 from haproc.reading.tree import Node, Reading, TextRange
 
 _BEGINS: Final = frozenset({"SELECT", "FROM", "VALUES", "TABLE", "WITH", "MAP", "REDUCE"})
@@ -69,12 +70,9 @@ def cut(reading: Reading, kind: Kind, literals: Sequence[tuple[TextRange, str]] 
 
     The parts have the ``literals`` in their places; ``start`` and ``end`` are of the original text.
     """
-    whole = reading.parsed
-    if whole is None:
+    if reading.parsed is None:
         return None
-    root = whole
-    while root.cls == "UnresolvedWith" and (child := root.node("child")) is not None:
-        root = child
+    root = proper(reading.parsed)
     tokens = [token for token in tokenize(reading.text) if token.kind is not TokenKind.HINT]
     while tokens and tokens[-1].is_symbol(";"):
         tokens.pop()
@@ -82,7 +80,7 @@ def cut(reading: Reading, kind: Kind, literals: Sequence[tuple[TextRange, str]] 
     if root.place is None:  # Delta's parser gives none if it reads CLUSTER BY
         return _create_by_words(text, tokens) if kind is Kind.CREATE_TABLE_AS else None
     if kind in (Kind.INSERT, Kind.INSERT_OVERWRITE):
-        if any(_is_default(node) for node in below([root])):
+        if any(_is_default(node) for node in root.walk()):
             return None
         return _insert(text, root, tokens)
     if kind is Kind.CREATE_TABLE_AS:
@@ -199,7 +197,7 @@ def _place_of_name(node: Node) -> int | None:
 def _first(query: Node, outer: Node | None = None) -> int | None:
     """Return the start of the first part of a query; ``outer``: its place does not count."""
     own = outer.place if outer is not None else None
-    places = [node.place for node in below([query]) if node.place not in (None, own)]
+    places = [node.place for node in query.walk() if node.place not in (None, own)]
     return min((place.start for place in places if place is not None), default=None)
 
 

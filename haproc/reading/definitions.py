@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from haproc.pin.sqltypes import quote_name
 from haproc.reading.known import is_text
 from haproc.reading.moving import is_moment_type
-from haproc.reading.names import below, parts
+from haproc.reading.names import parts
 from haproc.reading.order import at
 from haproc.reading.tree import Node, Reading, UnreadableError
 
@@ -109,7 +109,7 @@ def _generated(parsed: Node) -> Iterator[str]:
 
 
 def _checks(parsed: Node) -> Iterator[str]:
-    for node in below([parsed]):
+    for node in parsed.walk():
         text = node["condition"] if node.cls == "CheckConstraint" else node["expr"]
         if isinstance(text, str):
             yield f"({text}\n)"

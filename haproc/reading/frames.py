@@ -72,7 +72,10 @@ def hidden_in(root: Any) -> tuple[str, ...]:
 
 
 def hidden(reading: PlanReading) -> tuple[str, ...]:
-    """Return these reasons for the reading of a plan, its expressions included."""
+    """Return the reasons why a plan could differ between clusters, by its hidden parts.
+
+    The reasons of the plan's expressions are included.
+    """
     return tuple(dict.fromkeys(_hidden(reading)))
 
 

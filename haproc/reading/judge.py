@@ -22,7 +22,7 @@ from haproc.reading.exact import examine
 from haproc.reading.known import WRITING
 from haproc.reading.names import VARIABLE, Uses, computed, expression_classes, parts
 from haproc.reading.settled import examine_computed, examine_words, is_beside
-from haproc.reading.tree import UNASKED, Facts, Finding, Node, Reading, Remedy, TextRange
+from haproc.reading.tree import PLAINER, UNASKED, Facts, Finding, Node, Reading, Remedy, TextRange
 
 OF_ROWS: Final = frozenset(
     {Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.UPDATE, Kind.DELETE, Kind.MERGE}
@@ -178,20 +178,19 @@ def _as_it_stands(
 
 
 def judge_definition(
-    reading: Reading, context: Context, facts: Facts, moment: Moment, *, vouched: bool = False
+    reading: Reading, context: Context, facts: Facts, moment: Moment
 ) -> Definition | None:
     """Return the verdict on a statement that changes no rows; raises RefusedError.
 
     None if the analyzer is needed: it is not asked at first if the session holds nothing temporary.
-    ``vouched``: a rule of the operator allows a statement of unknown kind.
     """
     by_text = reading.unseen == UNASKED
-    if by_text and vouched:
+    if by_text and facts.vouched:
         return None
     whole = parsed_anatomy(reading, context) if by_text else anatomy(reading, context)
     if whole is None:
         return None
-    if vouched:
+    if facts.vouched:
         return Definition(_vouched(reading, whole, facts, moment))
     if whole.refusal is not None:
         raise whole.refusal
@@ -227,7 +226,6 @@ def _vouched(reading: Reading, whole: Anatomy, facts: Facts, moment: Moment) -> 
     """Return the verdict on a statement that a rule allows: with literals, and nothing random."""
     assert reading.analyzed is not None
     nodes = expressions([reading.analyzed])
-    facts = replace(facts, vouched=True)
     found = [each for node in nodes for each in examine(reading, node, facts, moment)]
     found += examine_computed(reading, facts, moment)
     literals = _literals(found)
@@ -237,9 +235,9 @@ def _vouched(reading: Reading, whole: Anatomy, facts: Facts, moment: Moment) -> 
 
 
 def with_part(
-    judged: Judged, part: Reading, context: Context, facts: Facts, moment: Moment
+    part: Reading, judged: Judged, context: Context, facts: Facts, moment: Moment
 ) -> Judged:
-    """Return the verdict on DDL, given the reading of a query that it computes later.
+    """Return the verdict on DDL, given the reading of a query (``part``) that it computes later.
 
     Raises RefusedError.
     """
@@ -294,7 +292,8 @@ def as_rows(judged: Judged, reasons: Iterable[str]) -> Judged:
 
 def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
     """Return the verdict on a query or a DataFrame; raises RefusedError."""
-    assert reading.analyzed is not None
+    if reading.analyzed is None:
+        raise RefusedError(ErrorClass.HIDDEN_STATEMENT, "it hides what it runs", PLAINER)
     found = examine(reading, reading.analyzed, facts, moment)
     found += examine_computed(reading, facts, moment)
     if reading.parsed is not None:

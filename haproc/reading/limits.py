@@ -205,7 +205,10 @@ def check_session_name(text: str, parsed: Node, analyzed: Node) -> None:
 
 
 def hiding_call(nodes: Iterable[Node]) -> str:
-    """Return the function that runs arbitrary code, called in a tree that is only parsed."""
+    """Return the called function that runs arbitrary code; empty if no such function is called.
+
+    ``nodes``: of a tree that is only parsed.
+    """
     for node in nodes:
         name = [str(each).lower() for each in node["nameParts"] or ()]
         if node.cls == "UnresolvedFunction" and name and name[-1] in _HIDING_FUNCTIONS:

@@ -88,7 +88,10 @@ def text_of(literal: Node) -> str | None:
 
 
 def typed(tokens: list[Token]) -> tuple[str, str] | None:
-    """Return word and text of ``DATE '…'``, ``TIMESTAMP '…'`` if the tokens are one of these."""
+    """Return the word and the text of a typed literal, such as ``DATE '…'``.
+
+    None if the tokens are no typed literal.
+    """
     if len(tokens) < 2 or tokens[0].upper not in TYPED or tokens[1].kind is not TokenKind.STRING:
         return None
     text, behind = adjacent(tokens, 1)

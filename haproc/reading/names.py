@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from haproc.classify.model import RefusedError
 from haproc.classify.names import Context, completed, joined, parts_of, refuse_own
 from haproc.failure import ErrorClass
-from haproc.reading.tree import Node, Reading
+from haproc.reading.tree import Node, Reading, below, nodes_in
 
 SESSION_CATALOG: Final = "spark_catalog"
 VARIABLE: Final = "the variable"
@@ -68,17 +68,6 @@ def _given(node: Node) -> tuple[str, ...]:
     return (name,) if isinstance(name, str) else tuple(name)
 
 
-def below(roots: Iterable[Node]) -> Iterator[Node]:
-    """Yield these nodes and all below them, each once."""
-    seen, waiting = set[int](), list(roots)[::-1]
-    while waiting:
-        node = waiting.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
-            yield node
-            waiting.extend(reversed(node.children))
-
-
 def expression_classes(reading: Reading) -> frozenset[str]:
     """Return the classes of a statement's expressions, in lower case: see `Touched`."""
     whole = reading.analyzed or reading.parsed
@@ -86,30 +75,24 @@ def expression_classes(reading: Reading) -> frozenset[str]:
     return frozenset(node.cls.lower() for node in nodes if node.type is not None)
 
 
-def in_field(value: Any) -> Iterator[Node]:
-    """Yield the nodes in a field's value."""
-    if isinstance(value, Node):
-        yield value
-    elif isinstance(value, (list, dict)):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from in_field(each)
-
-
 def without(node: Node, fields: Iterable[str]) -> list[Node]:
     """Return a node's parts in other fields, without those that are also in ``fields``."""
-    left_out = {id(each) for name in fields for each in in_field(node[name])}
+    left_out = {id(each) for name in fields for each in nodes_in(node[name])}
     found = [
         each
         for name, value in node.fields.items()
         if name not in fields
-        for each in in_field(value)
+        for each in nodes_in(value)
     ]
     return [each for each in (*found, *node.more) if id(each) not in left_out]
 
 
 @dataclass(slots=True)
 class Uses:
-    """The objects that trees read: tables, functions, the session's; ``known``: that is all."""
+    """The objects that trees read: tables, functions, and objects of the client's session.
+
+    ``known``: True if the trees read no other tables and functions.
+    """
 
     reads: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)

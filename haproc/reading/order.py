@@ -52,7 +52,10 @@ def columns_in(expression: Node) -> frozenset[int]:
 
 
 def firm_keys(expressions: Iterable[Node]) -> frozenset[int]:
-    """Return the columns among sort keys and similar for which equal values are the same."""
+    """Return the columns, among sort keys and the like, in which equal values are the same value.
+
+    The values 0.0 and -0.0 are equal, and are two values.
+    """
     found = set[int]()
     for each in expressions:
         key = each.node("child") if each.cls == "SortOrder" else each
@@ -62,7 +65,10 @@ def firm_keys(expressions: Iterable[Node]) -> frozenset[int]:
 
 
 def settles(keys: frozenset[int], node: Node | None) -> bool:
-    """True if rows of an operator with equal keys are equal; equal keys must be the same value."""
+    """True if two rows of an operator are equal whenever their keys are equal.
+
+    ``keys``: columns in which equal values are the same value (see `firm_keys`).
+    """
     while node is not None and (node.cls in _PASSING or node.cls == "WithCTE"):
         node = child_of(node)
     if node is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -48,7 +48,8 @@ class Facts:
     """The facts of the session that the trees lack.
 
     ``legacy``: its time parser is the legacy one; some of its formats depend on the clock.
-    ``vouched``: a rule of the operator vouches for classes that are in no list.
+    ``vouched``: the statement is of unknown kind, and a rule of the operator allows it; so classes
+    in no list are allowed, too.
     """
 
     legacy: bool = False
@@ -70,7 +71,6 @@ class WriteVerdict:
     reads: frozenset[str] = frozenset()
     rests_on: frozenset[str] = frozenset()
     known: bool = True
-    hint: str = ""
     of_session: bool = False
     expressions: frozenset[str] = frozenset()
 
@@ -139,22 +139,16 @@ class Node:
 
     def nodes(self, name: str) -> list[Node]:
         """Return the nodes of a field that holds one or several."""
-        return list(_nodes_in(self.fields.get(name)))
+        return list(nodes_in(self.fields.get(name)))
 
     @property
     def children(self) -> list[Node]:
         """Return all nodes that it holds directly, in the order of its fields."""
-        return [*_nodes_in(self.fields), *self.more]
+        return [*nodes_in(self.fields), *self.more]
 
     def walk(self) -> Iterator[Node]:
         """Yield the node and all below it, each once, parents first."""
-        seen, waiting = set[int](), [self]
-        while waiting:
-            node = waiting.pop()
-            if id(node) not in seen:
-                seen.add(id(node))
-                yield node
-                waiting.extend(reversed(node.children))
+        return below([self])
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,12 +257,21 @@ def _fill(node: Node, value: dict[str, Any], numbered: list[Node]) -> None:
     node.attributes = {key: each for key, each in value.items() if key not in known}
 
 
-def _nodes_in(value: Any) -> Iterator[Node]:
+def nodes_in(value: Any) -> Iterator[Node]:
+    """Yield the nodes in a field's value."""
     if isinstance(value, Node):
         yield value
-    elif isinstance(value, list):
-        for each in value:
-            yield from _nodes_in(each)
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _nodes_in(each)
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from nodes_in(each)
+
+
+def below(roots: Iterable[Node]) -> Iterator[Node]:
+    """Yield these nodes and all below them, each once, parents first."""
+    seen, waiting = set[int](), list(roots)[::-1]
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            waiting.extend(reversed(node.children))

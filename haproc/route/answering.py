@@ -8,13 +8,13 @@ from typing import Final
 
 from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, refused
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.writes import WriteAttempt
 from haproc.route.model import Answer, HaReport
-from haproc.route.streams import Collected, request_error
+from haproc.route.streams import Collected, refused, request_error
 from haproc.spark_error import NO_DETAILS
 
 # Clients' errors for all failures, at every door.
@@ -35,9 +35,11 @@ def to_request_error(error: BaseException, what: str, *, only_reads: bool = Fals
     ``only_reads``: True if nothing can have been applied.
     """
     if isinstance(error, RequestError):
-        return _without_outcome(error) if only_reads else error
+        if only_reads and error.outcome is WriteOutcome.UNKNOWN:
+            error.outcome = WriteOutcome.NOT_SENT
+        return error
     if isinstance(error, RefusedError):
-        return refused(error.error_class, error.message, error.hint)
+        return refused(error)
     if isinstance(error, EngineError):
         return _of_engine(error)
     return _internal(error, what, only_reads=only_reads)
@@ -48,12 +50,6 @@ def of_query(error: Exception, what: str) -> Exception:
     if isinstance(error, EngineError | RefusedError):
         return error
     return to_request_error(error, what, only_reads=True)
-
-
-def _without_outcome(error: RequestError) -> RequestError:
-    if error.outcome is WriteOutcome.UNKNOWN:
-        error.outcome = WriteOutcome.NOT_SENT
-    return error
 
 
 def _internal(error: BaseException, what: str, *, only_reads: bool) -> RequestError:

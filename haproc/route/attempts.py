@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from dmq import LogError, TrimmedError
 from haproc.classify.model import WriteConcern
@@ -41,7 +41,7 @@ class LogEnd:
         """Return the log's end as of a moment after this call; raises the errors of the call."""
         if self._next is None:
             self._next = asyncio.create_task(self._run(self._current))
-            self._next.add_done_callback(_look_at)
+            self._next.add_done_callback(retrieve_error)
         # Several requests wait for the same call: it goes on when one of them is cancelled.
         return await asyncio.shield(self._next)
 
@@ -52,7 +52,7 @@ class LogEnd:
         return await self._call()
 
 
-def _look_at(task: asyncio.Task[int]) -> None:
+def retrieve_error(task: asyncio.Task[Any]) -> None:
     """Retrieve an error that no request waits for any more: asyncio would log it otherwise."""
     if not task.cancelled():
         task.exception()
@@ -232,7 +232,7 @@ Make: TypeAlias = Callable[[], Awaitable[Operation]]
 
 
 class Attempts:
-    """Brings a client's write into the log: looks it up, makes it, and makes it anew if needed.
+    """Brings a client's write into the log.
 
     The order is the same for every door and every kind of write:
 
@@ -369,7 +369,8 @@ class Attempts:
         except (LogError, TimeoutError) as error:
             if request.age_s == 0:
                 raise refusal from error
-            raise _log_away(error, WriteOutcome.UNKNOWN) from error
+            hint = "ask the next HAProc with the same request_id"
+            raise log_unavailable("the log did not report its end", error, hint) from error
 
     async def _read(self, end: int) -> None:
         """Wait until the log is read up to ``end``; raises RequestError."""
@@ -398,12 +399,10 @@ def _is_final(error: RequestError) -> bool:
 
 
 def _of_attempt(request: Request, error: RequestError) -> RequestError:
-    """Return the error; for a retry its outcome is unknown: the log may have an earlier attempt."""
+    """Return the error with the outcome that the client gets.
+
+    The outcome of a retry is unknown: the log may have an earlier attempt of the request.
+    """
     if request.age_s > 0 and error.outcome is WriteOutcome.NOT_SENT:
         error.outcome = WriteOutcome.UNKNOWN
     return error
-
-
-def _log_away(error: Exception, outcome: WriteOutcome) -> RequestError:
-    hint = "ask the next HAProc with the same request_id"
-    return log_unavailable("the log did not report its end", error, hint, outcome)

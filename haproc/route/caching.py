@@ -45,7 +45,7 @@ class Reading:
 
 
 class Repeatable:
-    """Finds the queries whose answers stay the same as long as their tables do, and these tables.
+    """Finds the queries whose answers change only if their tables change, and finds these tables.
 
     Spark reads the query in a session of HAProc's own, without temporary objects. This reading must
     prove it, by the rules for a write that is replicated as it is. The check fails closed: a query
@@ -118,7 +118,10 @@ class Narrowing:
         self._readings = readings
 
     async def applied(self, understood: Understood) -> Callable[[], int] | None:
-        """Return a function for the offset below which the query's tables are complete, or None."""
+        """Return a function that gives the offset below which the query's tables are complete.
+
+        None: the query's tables are not known.
+        """
         if understood.session is not None or unfit(understood):
             return None
         try:
@@ -133,7 +136,7 @@ class Narrowing:
     async def applied_in(
         self, understood: Understood, session: ClientSession | None
     ) -> Callable[[], int] | None:
-        """Return the same for a query in the client's session; the result is not remembered."""
+        """Return the function of `applied` for a query that runs in the client's session."""
         if session is None:
             return await self.applied(understood)
         if session.holds_temporaries or session.handles:
@@ -239,7 +242,7 @@ def unfit(understood: Understood) -> str:
 
 
 def unfit_text(understood: Understood) -> str:
-    """Return the same for the query's text alone."""
+    """Return why an answer to a statement of this form is never kept; empty if it may be."""
     statement = understood.statement
     if (
         not isinstance(understood.request.statement, SentSql)
@@ -347,7 +350,9 @@ class Caching:
         return await self._taken(key, begun, answer)
 
     async def _begun(self, understood: Understood) -> KeptAnswer | str:
-        """Return the answer to keep, still without rows, of a query that begins now; or why not.
+        """Return the answer that will be kept, still without rows, for a query that begins now.
+
+        If the answer may not be kept, the reason is returned instead.
 
         Nothing is awaited between the last check and the query's start. So later writes have higher
         offsets than ``since``, and the query reads the tables of Spark's reading.

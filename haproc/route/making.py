@@ -21,7 +21,7 @@ from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.offloop import by_size
 from haproc.pin.literals import Moment, Treatment
-from haproc.reading.judge import OF_ROWS
+from haproc.reading.judge import OF_ROWS, Judged
 from haproc.reading.tree import TextRange, WriteVerdict
 from haproc.replicate.log_state.definitions import ANYTHING, redefined_by
 from haproc.replicate.member.core import Core
@@ -34,8 +34,8 @@ from haproc.route.classifying import Classifying, Understood, with_bound
 from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
 from haproc.route.own_settings import own_of, travelling
-from haproc.route.plans import Frames, Plans, session_ref
-from haproc.route.readings import Carried, Readings
+from haproc.route.plans import Plans, session_ref
+from haproc.route.readings import Frames, Readings
 from haproc.route.rows.reading import fitted
 from haproc.route.ruling import Ruling
 from haproc.route.stand_in import as_written
@@ -107,12 +107,9 @@ class Showing:
         is_plain = statement.insert is not None and not own_of(settings)
         if statement.operation_class is OperationClass.SESSION or is_plain:
             return {}
-        moment = Moment(
-            datetime.now(UTC), settings.time_zone, user, settings.catalog, settings.schema
-        )
         of_rows = statement.kind in OF_ROWS
         judge = readings.judged if of_rows else readings.definition
-        found = await judge(statement, understood.asker, moment)
+        found = await judge(statement, understood.asker, _moment(understood))
         return {
             **described(await self._ruling.written(understood, statement, found.touched)),
             **_read(found.reads, statement.tables_known and found.known),
@@ -191,7 +188,6 @@ class Making:
             engine,
             texts,
             self.readings,
-            readings.epoch,
             classifying,
             get_blob,
             core.limits.part_bytes_max,
@@ -269,18 +265,17 @@ class Making:
         taken = await self._plans.taken(understood)
         evolves = taken.reading.evolves
         if taken.stands_alone:
-            write = SparkPlan(taken.plan.SerializeToString())
-            return self._plain(understood, write, evolves=evolves)
+            sent = SparkPlan(taken.plan.SerializeToString())
+            return self._plain(understood, sent, evolves=evolves)
         ground = await self._ground(understood.statement.writes)
         await self._ruling.check_frames(understood)
         statement, columns = await self._plans.target(understood, taken)
         self._foresee(self._made(understood, statement, SparkPlan(data)))
-        found = await self._plans.examined(understood, taken, statement, columns)
-        verdict = found.verdict
+        verdict, write = await self._plans.examined(understood, taken, statement, columns)
         names = verdict.reads | statement.reads | statement.writes
         touched = Touched(names, verdict.known, expressions=verdict.expressions)
         statement = await self._ruling.written(understood, statement, touched)
-        made = self._resting(understood, statement, found.write, verdict, ground)
+        made = self._resting(understood, statement, write, verdict, ground)
         return replace(made, evolves=evolves)
 
     async def _of_text_with_frames(self, understood: Understood, data: bytes) -> Made:
@@ -297,12 +292,10 @@ class Making:
         statement, session, moment = understood.statement, understood.session, _moment(understood)
         if statement.kind is Kind.RESTORE:
             raise RefusedError(ErrorClass.NONDETERMINISTIC, _RESTORED, _HINT_RESTORE)
-        carried = None if frames is None else Carried(frames.sent, frames.rests, frames.hidden)
         of_rows = statement.kind in OF_ROWS
         judge = self.readings.judged if of_rows else self.readings.definition
-        found = await judge(statement, understood.asker, moment, carried)
-        touched = found.touched
-        statement = await self._ruling.written(understood, statement, touched)
+        found = await judge(statement, understood.asker, moment, frames)
+        statement = await self._ruling.written(understood, statement, found.touched)
         if found.moved and frames is None:  # it may insert nothing but literals now
             context = Context(understood.settings.catalog, understood.settings.schema)
             user, size = understood.request.user, len(found.sql)
@@ -312,17 +305,14 @@ class Making:
             statement = replace(statement, insert=None)
         ref, plan = session_ref(session), frames.plan if frames is not None else None
         write = as_written(found, ref, plan, own_of(understood.settings))
-        verdict = WriteVerdict(
-            found.treatment, found.reasons, found.reads, found.rests_on, known=found.known
-        )
-        return self._resting(understood, statement, write, verdict, ground)
+        return self._resting(understood, statement, write, found, ground)
 
     def _resting(
         self,
         understood: Understood,
         statement: Classified,
         write: Write,
-        verdict: WriteVerdict,
+        verdict: WriteVerdict | Judged,
         ground: Ground | None,
     ) -> Made:
         """Return the operation with the names that its analysis rests on."""
@@ -391,8 +381,8 @@ def _budget_s(*allowed: float | None) -> float | None:
     return min((each for each in allowed if each is not None), default=None)
 
 
-def _rests_on(statement: Classified, verdict: WriteVerdict) -> frozenset[str]:
-    """Return the tables, views and functions that decide how the statement is replicated.
+def _rests_on(statement: Classified, verdict: WriteVerdict | Judged) -> frozenset[str]:
+    """Return the tables, views and functions whose redefinition makes the operation stale.
 
     Plain rows are the same for any table. DDL does not rest on the tables that it writes: its
     origin tries it first.

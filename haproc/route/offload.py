@@ -1,8 +1,8 @@
 """Work on long texts, done in a process of its own, so that the event loop goes on meanwhile.
 
 Classifying and pinning are plain functions of values. Short texts are handled at once. Long ones
-wait for a worker process (`haproc.route.offload_worker`); users take turns, and each has a share of
-the queue. A worker ends with its HAProc in any case, because its input is closed then. A worker
+wait for the worker process (`haproc.route.offload_worker`); users take turns, and each has a share
+of the queue. A worker ends with its HAProc in any case, because its input is closed then. A worker
 that died is replaced, and its text is tried once more. A text that kills two workers, or takes too
 long, is refused.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from haproc.config.shares import Denied, Shares
-from haproc.failure import ErrorClass, FailureKind, RequestError
+from haproc.failure import ErrorClass, FailureKind, RequestError, busy, refused
 from haproc.route import messages
 
 SHORT_MAX: Final = 4096
@@ -46,19 +46,19 @@ class Texts(Protocol):
     """Does work on texts."""
 
     async def work_on_text(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
-        """Return ``work(*values)``, or raise what it raises; ``size`` is the text's length.
+        """Return ``work(*values)``, or raise its error; ``size`` is the text's length.
 
         Raises RequestError, too, if the queue is full or the work takes too long.
         """
         ...
 
     async def beside(self, work: Callable[..., T], *values: Any) -> T:
-        """Return ``work(*values)``, or raise what it raises: work that lets other threads run."""
+        """Return ``work(*values)``, or raise its error, for work that lets other threads run."""
         ...
 
 
 async def plan_work(texts: Texts, size: int, work: Callable[..., T], *values: Any) -> T:
-    """Return ``work(*values)``, or raise what it raises: work on the messages of a plan.
+    """Return ``work(*values)``, or raise its error, for work on the messages of a plan.
 
     Messages cannot be handed to a process. A large plan is handled in a thread, so that the loop
     gets its turns.
@@ -157,26 +157,24 @@ class _Task:
 
 
 class Offload:
-    """Implements Texts with worker processes, which are started when they are needed."""
+    """Implements Texts with a worker process, which is started when it is needed."""
 
     def __init__(
         self,
         *,
-        workers: int = 1,
         shares: Shares | None = None,
         short_max: int = SHORT_MAX,
         work_max_s: float = WORK_MAX_S,
     ) -> None:
-        self._idle = [Worker() for _ in range(workers)]
-        self._all = list(self._idle)
-        self._threads = ThreadPoolExecutor(workers, "texts")
+        self._worker = Worker()
+        self._thread = ThreadPoolExecutor(1, "texts")
         # Threads of their own, so that results and files need not wait for large plans.
         self._beside = ThreadPoolExecutor(BESIDE_MAX, "beside")
         self._short_max = short_max
         self._work_max_s = work_max_s
         self._shares = shares or Shares(WAITING_MAX)
         self._queues: OrderedDict[str, deque[_Task]] = OrderedDict()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: asyncio.Task[None] | None = None
         self._closed = False
 
     async def work_on_text(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
@@ -203,37 +201,35 @@ class Offload:
         return await loop.run_in_executor(self._beside, lambda: work(*values))
 
     def _next(self) -> None:
-        """Give idle workers the next tasks, users taking turns."""
-        while self._idle and self._queues and not self._closed:
+        """Give an idle worker the next task, users taking turns."""
+        while self._running is None and self._queues and not self._closed:
             user, queue = self._queues.popitem(last=False)
             task = queue.popleft()
             if queue:
                 self._queues[user] = queue
-            if task.done.done():
-                continue  # nobody waits for it any more
-            running = asyncio.create_task(self._do(self._idle.pop(), task))
-            self._running.add(running)
-            running.add_done_callback(self._running.discard)
+            if not task.done.done():  # otherwise nobody waits for it any more
+                self._running = asyncio.create_task(self._do(task))
 
-    async def _do(self, worker: Worker, task: _Task) -> None:
+    async def _do(self, task: _Task) -> None:
         try:
-            result = await self._answer(worker, task)
+            result = await self._answer(task)
             if not task.done.done():
                 task.done.set_result(result)
         except Exception as error:
             if not task.done.done():
                 task.done.set_exception(error)
         finally:
-            self._idle.append(worker)
+            self._running = None
             self._next()
 
-    async def _answer(self, worker: Worker, task: _Task) -> Any:
+    async def _answer(self, task: _Task) -> Any:
         loop = asyncio.get_running_loop()
         for _ in range(ATTEMPTS):
-            answer = loop.run_in_executor(self._threads, _exchanged, worker, task.work, task.values)
+            values = task.work, task.values
+            answer = loop.run_in_executor(self._thread, self._worker.exchange, values)
             done, _ = await asyncio.wait({answer}, timeout=self._work_max_s)
             if not done:
-                worker.kill()
+                self._worker.kill()
                 await asyncio.wait({answer})
                 answer.exception()
                 raise _too_complex(f"took longer to read than {self._work_max_s:g} s")
@@ -251,45 +247,31 @@ class Offload:
         raise _too_complex("ended the process that read it, twice")
 
     async def aclose(self) -> None:
-        """End the workers; requests that still wait get an availability error."""
+        """End the worker; requests that still wait get an availability error."""
         self._closed = True
         for queue in self._queues.values():
             for task in queue:
                 if not task.done.done():
                     task.done.set_exception(_stopping())
         self._queues.clear()
-        for worker in self._all:
-            worker.end()
-        if self._running:
-            await asyncio.wait(self._running)
-        self._threads.shutdown(wait=False)
+        self._worker.end()
+        if self._running is not None:
+            await asyncio.wait({self._running})
+        self._thread.shutdown(wait=False)
         self._beside.shutdown(wait=False)
 
 
-def _exchanged(
-    worker: Worker, work: Callable[..., Any], values: tuple[Any, ...]
-) -> tuple[bool, Any]:
-    answer: tuple[bool, Any] = worker.exchange((work, values))
-    return answer
-
-
 def _too_complex(what: str) -> RequestError:
-    return RequestError(
-        FailureKind.REFUSED,
+    return refused(
+        ErrorClass.STATEMENT_TOO_COMPLEX,
         f"the statement {what}",
-        error_class=ErrorClass.STATEMENT_TOO_COMPLEX,
-        hint="send it in parts, or its values as rows",
+        "send it in parts, or its values as rows",
     )
 
 
 def _busy(shares: Shares, denied: Denied) -> RequestError:
     number = shares.user_max if denied is Denied.SHARE_TAKEN else shares.total_max
-    return RequestError(
-        FailureKind.AVAILABILITY,
-        f"{number} long statements wait to be read, {denied.value}",
-        error_class=ErrorClass.BUSY,
-        hint="try the next HAProc, or again a little later, with the same request id",
-    )
+    return busy(f"{number} long statements wait to be read, {denied.value}")
 
 
 def _stopping() -> RequestError:

@@ -16,10 +16,9 @@ from contextlib import aclosing
 from fnmatch import fnmatchcase
 from typing import Any, Final, NoReturn
 
-import pyarrow as pa
-
 from haproc.classify.names import parts_of
 from haproc.config.sections import Optimize, OptimizeRule
+from haproc.engine.arrow import rows
 from haproc.engine.errors import EngineError
 from haproc.failure import RequestError
 from haproc.pin.sqltypes import quote_name
@@ -118,8 +117,5 @@ class Optimizing:
             f"{what}:{digest[:24]}:{slot}", SentSql(sql), digest, USER, timeout_s=self._timeout_s
         )
         answer = await self._execute(request)
-        rows: list[dict[str, Any]] = []
         async with aclosing(answer.result) as result:
-            async for chunk in result:
-                rows += pa.ipc.open_stream(chunk.data).read_all().to_pylist()
-        return rows
+            return list(rows([chunk.data async for chunk in result]))

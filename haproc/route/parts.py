@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 from haproc.classify.rules import Rules
 from haproc.config.model import Config
@@ -29,9 +28,6 @@ from haproc.route.ruling import Ruling
 from haproc.route.session_statements import SessionStatements
 from haproc.route.shared_sessions import ReadingSessions, SharedSessions
 from haproc.sessions.sessions import Sessions
-
-SHARED_SESSIONS_MAX: Final = 16
-"""Spark sessions of each user for requests without one, by catalog and schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +111,7 @@ class Parts:
             ),
             Narrowing(core, readings),
             Caching(core, given.config.cache, repeatable, given.counts),
-            SharedSessions(
-                lambda key, user: engine.session(key, pool=pool_of(user)), SHARED_SESSIONS_MAX
-            ),
+            SharedSessions(lambda key, user: engine.session(key, pool=pool_of(user))),
             SessionStatements(core, given.sessions, classifying, ruling, given.config.defaults),
         )
 

@@ -23,7 +23,8 @@ from haproc.reading.frames import SHOWN, runs_its_input
 
 ColumnTypes: TypeAlias = Sequence[tuple[str, str]]
 """Names and Spark's type texts."""
-_ROWS: Final = "haproc_rows"
+ROWS: Final = "haproc_rows"
+"""The name of the relation of rows in a statement that comes with them."""
 _TEXTS: Final = ("string", "char", "variant")
 _MOMENT: Final = "timestamp"
 _DEFINING: Final = ("delta.", "identity", "generation")
@@ -178,9 +179,9 @@ def text_over(head: str, relation: Any) -> bytes:
     plan = protos.base.Plan()
     statement = plan.command.sql_command.input.with_relations
     # A line break, because a head may end in a comment.
-    statement.root.sql.query = f"{head}\nSELECT * FROM {_ROWS}"
+    statement.root.sql.query = f"{head}\nSELECT * FROM {ROWS}"
     reference = statement.references.add().subquery_alias
-    reference.alias = _ROWS
+    reference.alias = ROWS
     reference.input.CopyFrom(relation)
     return bytes(plan.SerializeToString())
 
@@ -221,7 +222,10 @@ def _of_merge(message: Any, rows: Any) -> Iterator[Any]:
 
 
 def _of_delta(message: Any, rows: Any) -> Iterator[Any]:
-    """Yield the same for Delta's own relations, whose messages are of another protobuf pool."""
+    """Yield the relations to read for a write by one of Delta's own relations.
+
+    Its messages are of another protobuf pool.
+    """
     kind = delta.kind_of(message)
     of = getattr(message, kind)
     if kind == "merge_into_table":
@@ -341,6 +345,11 @@ def _empty(local: Any) -> None:
     local.data = sink.getvalue()
 
 
+def may_hold_texts(kind: str) -> bool:
+    """True if values of a type, by its text of Arrow or Spark, may be or contain texts."""
+    return any(text in kind.lower() for text in _TEXTS)
+
+
 def completes_texts(given: ColumnTypes, target: ColumnTypes, *, by_name: bool) -> bool:
     """True if writing columns into a table may turn a text into a TIMESTAMP.
 
@@ -352,10 +361,7 @@ def completes_texts(given: ColumnTypes, target: ColumnTypes, *, by_name: bool) -
         pairs = [(types.get(name.lower(), ""), kind) for name, kind in target]
     else:
         pairs = [(mine, kind) for (_, mine), (_, kind) in zip(given, target, strict=False)]
-    return any(
-        _MOMENT in kind.lower() and any(text in mine.lower() for text in _TEXTS)
-        for mine, kind in pairs
-    )
+    return any(_MOMENT in kind.lower() and may_hold_texts(mine) for mine, kind in pairs)
 
 
 def defined_by(metadata: Iterable[str]) -> list[str]:

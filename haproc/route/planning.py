@@ -39,7 +39,7 @@ QUICK_S: Final = 0.5
 driver has nothing else to do, and five seconds if it plans dozens of statements. Chosen."""
 LATE_S_MAX: Final = 60.0
 """A late statement counts for so long: longer than almost any planning. Chosen."""
-_OF_THE_TIMEOUT: Final = 0.9
+OF_THE_TIMEOUT: Final = 0.9
 """The part of a request's timeout that it may wait: so the client still gets the reason."""
 LARGE: Final = 32_768
 """The characters of a large statement; smaller ones take a few dozen MB of a driver. Chosen."""
@@ -100,7 +100,7 @@ class Planning:
         its end.
         """
         departures = self.departures() if departures is None else departures
-        turn = await self._come(user, min(_OF_THE_TIMEOUT * within_s, self._wait_s), size)
+        turn = await self._come(user, min(OF_THE_TIMEOUT * within_s, self._wait_s), size)
         try:
             if self.departures() != departures:  # its tables may not be those any more
                 raise self._unavailable()

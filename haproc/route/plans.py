@@ -49,9 +49,8 @@ from haproc.route.plan_questions import (
     defined_by,
     empty_rows,
     input_question,
-    text_question,
 )
-from haproc.route.readings import Readings
+from haproc.route.readings import Frames, Readings
 from haproc.route.stand_in import has_texts, local_rows
 from haproc.sessions.client import ClientSession
 from haproc.sessions.journal import ArtifactEntry
@@ -76,14 +75,6 @@ HINT_METADATA: Final = "create the table in SQL, then append to it"
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
-    """The judgement of a plan, and its write; ``verdict`` never refuses it."""
-
-    verdict: WriteVerdict
-    write: Write
-
-
-@dataclass(frozen=True, slots=True)
 class Taken:
     """A plan with the rows that its client has sent before, and its reading.
 
@@ -101,28 +92,6 @@ class Taken:
         return self.rows is not None and not needs_look and not has_texts(self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Frames:
-    """A SQL text's plan with the DataFrames that it reads.
-
-    ``hidden``: the reasons why these may differ that Spark's reading does not show.
-    """
-
-    plan: Any
-    hidden: tuple[str, ...]
-
-    def sent(self, text: str) -> SparkPlan:
-        """Return the query of a text with the DataFrames."""
-        return SparkPlan(text_question(self.plan, text))
-
-    @property
-    def rests(self) -> str:
-        """The reason why only the client's session knows the DataFrames; empty if others do."""
-        reading = read_plan(self.plan)
-        rests = reading.user_code or reading.blobs or reading.handles
-        return "it reads a DataFrame that only the client's session has" if rests else ""
-
-
 class Plans:
     """Makes operations of plans that write."""
 
@@ -131,7 +100,6 @@ class Plans:
         engine: Engine,
         texts: Texts,
         readings: Readings,
-        epoch: Callable[[], int],
         classifying: Classifying,
         get_blob: Callable[[str], Awaitable[bytes]],
         inlined_bytes_max: int,
@@ -143,11 +111,10 @@ class Plans:
         self._engine = engine
         self._texts = texts
         self._readings = readings
-        self._epoch = epoch
         self._classifying = classifying
         self._get_blob = get_blob
         self._inlined_bytes_max = inlined_bytes_max
-        self._remembered = Remembered[str, list[Column]](epoch, COLUMNS_REMEMBERED_MAX)
+        self._remembered = Remembered[str, list[Column]](readings.epoch, COLUMNS_REMEMBERED_MAX)
 
     async def taken(self, understood: Understood) -> Taken:
         """Return the plan of a request, with the rows that its client has sent before."""
@@ -182,8 +149,10 @@ class Plans:
         taken: Taken,
         statement: Classified,
         columns: list[Column] | None,
-    ) -> Examined:
-        """Return the judgement of a plan; raises RefusedError, RequestError, EngineError.
+    ) -> tuple[WriteVerdict, Write]:
+        """Return the verdict on a plan, which never refuses it, and its write.
+
+        Raises RefusedError, RequestError, EngineError.
 
         ``statement`` and ``columns``: as `target` returned them.
         """
@@ -191,7 +160,7 @@ class Plans:
         if _fit(taken, columns):
             rests_on = statement.reads | statement.writes
             verdict = WriteVerdict(Treatment.REPLICATE, rests_on=rests_on)
-            return Examined(verdict, SparkPlan(plan.SerializeToString()))
+            return verdict, SparkPlan(plan.SerializeToString())
         check_definition(plan)
         of_input, beside = await self._work(plan, hidden_of)
         check_carrying_out(statement.kind, understood.settings)
@@ -201,7 +170,7 @@ class Plans:
             _refuse(beside, HINT_CONDITION)
         verdict, rows = await look.verdict(columns)
         if verdict.treatment is not Treatment.MATERIALISE:
-            return Examined(verdict, SparkPlan(plan.SerializeToString()))
+            return verdict, SparkPlan(plan.SerializeToString())
         rests, session = (
             verdict.of_session or reading.user_code or look.of_session,
             understood.session,
@@ -209,7 +178,7 @@ class Plans:
         if rests and session is None:
             _refuse(verdict.reasons, HINT_SESSION)
         write = computed(plan, session if rests else None, look.called(rows, placeholder()))
-        return Examined(verdict, structs.replace(write, confs=own_of(understood.settings)))
+        return verdict, structs.replace(write, confs=own_of(understood.settings))
 
     async def _work(self, plan: Any, work: Callable[[Any], T]) -> T:
         return await plan_work(self._texts, plan.ByteSize(), work, plan)
@@ -247,7 +216,9 @@ class Plans:
         plan = (await self.taken(understood)).plan
         frames = plan.command.sql_command.input.with_relations.references
         found = [each for frame in frames for each in await self._work(frame, hidden_in)]
-        return Frames(plan, tuple(found))
+        reading = read_plan(plan)
+        of_session = bool(reading.user_code or reading.blobs or reading.handles)
+        return Frames(plan, tuple(found), of_session)
 
     async def _columns(self, statement: Classified) -> list[Column] | None:
         """Return the columns of the target; None if there is no such table.
@@ -255,7 +226,7 @@ class Plans:
         They are remembered as long as no definition changes here.
         """
         (target,) = statement.writes
-        epoch = self._epoch()
+        epoch = self._readings.epoch()
         if (known := self._remembered.find(target)) is not None:
             return known
         try:

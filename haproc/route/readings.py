@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from haproc import protos, wire
 from haproc.classify.model import Classified, Kind, Recognised, RefusedError
@@ -26,7 +26,6 @@ from haproc.pin.literals import Moment, Treatment
 from haproc.reading.anatomy import BY_TEXT
 from haproc.reading.definitions import function_queries, schemas
 from haproc.reading.judge import (
-    Definition,
     Judged,
     JudgedQuery,
     as_rows,
@@ -36,20 +35,21 @@ from haproc.reading.judge import (
     judge_query,
     with_part,
 )
+from haproc.reading.settled import alike, unsettled
 from haproc.reading.summary import NOTHING, Touches, outline, recognise, touches
-from haproc.reading.tree import PLAINER, Facts, Node, read
-from haproc.reading.tree import readable as _readable
+from haproc.reading.tree import PLAINER, Facts, Node, Reading, TextRange, read, readable
 from haproc.route.classifying import Asker
 from haproc.route.kept_answers import Key, Remembered, key_of
 from haproc.route.offload import Texts
-from haproc.route.own_settings import AsLanes, check_definition, own_of, places_of, with_own
-from haproc.route.plan_questions import empty_rows, shape_of
+from haproc.route.own_settings import check_definition, own_of, refusal, travelling, with_own
+from haproc.route.plan_questions import empty_rows, shape_of, text_question
 from haproc.route.planning import Planning
 from haproc.route.shared_sessions import ReadingSessions
 from haproc.route.stand_in import merge_over, source_query
 from haproc.sessions.client import ClientSession
 
 T = TypeVar("T")
+_Sent: TypeAlias = Callable[[str], SqlText | SparkPlan]
 JUDGED_MAX: Final = 2_000
 _CHARACTERS_PER_BYTE: Final = 8
 """Characters of an answer that count as one of a text. Chosen: a reading of 14 kB takes 1 ms."""
@@ -60,28 +60,33 @@ PARSES_MAX: Final = 64
 PARSE_MAX: Final = 64 << 10
 """The most kept answers of the parser, and characters of one: DDL needs its answer again soon.
 Chosen."""
-_ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), "UTC", "", "", "")
+ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), "UTC", "", "", "")
 """Queries are only checked for values that depend on the moment; these values are not used."""
 _PARSER: Final = "spark.sql.legacy.timeparserpolicy"
 _HINT_MERGE: Final = "give the source an alias, and its columns names of their own"
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """DataFrames that come with a text. ``sent`` returns the query of a text with them.
+class Frames:
+    """The plan of a SQL text that comes with DataFrames.
 
-    ``rests``: why only the client's session knows them; empty if others do. ``differs``: other
-    reasons why they differ on other clusters, which Spark's reading does not show.
+    ``hidden``: the reasons why these may differ that Spark's reading does not show. ``of_session``:
+    only the client's session knows them.
     """
 
-    sent: Callable[[str], SqlText | SparkPlan]
-    rests: str = ""
-    differs: tuple[str, ...] = ()
+    plan: Any
+    hidden: tuple[str, ...]
+    of_session: bool
+
+    def sent(self, text: str) -> SparkPlan:
+        """Return the query of a text with the DataFrames."""
+        return SparkPlan(text_question(self.plan, text))
 
     @property
-    def reasons(self) -> list[str]:
-        """The reasons why rows must replace them."""
-        return [*self.differs, *([self.rests] if self.rests else [])]
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons why rows must replace the DataFrames."""
+        only_there = "it reads a DataFrame that only the client's session has"
+        return (*self.hidden, only_there) if self.of_session else self.hidden
 
 
 class Readings:
@@ -101,7 +106,6 @@ class Readings:
         self._texts = texts
         self._planning = planning
         self._timeout_s = timeout_s
-        self._lanes = AsLanes(sessions.shared, self._reading, self._work)
         self._parses = Remembered[Key, str](lambda: 0, PARSES_MAX)
         self._recognised = Remembered[Key, Recognised](lambda: 0, JUDGED_MAX)
         self._judged = Remembered[Key, Judged](epoch, JUDGED_MAX)
@@ -117,7 +121,7 @@ class Readings:
         plain = Settings(time_zone=settings.time_zone, ansi=settings.ansi)
         data = await self._parsed(plain, text, user)
         context = Context(settings.catalog, settings.schema, user)
-        found = await self._work(user, data, recognised_in, text, context)
+        found = await self._work(user, data, text, recognise, context)
         self._recognised.keep(key, found, 0)
         return found
 
@@ -126,35 +130,36 @@ class Readings:
         statement: Classified,
         asker: Asker,
         moment: Moment,
-        carried: Carried | None = None,
+        frames: Frames | None = None,
     ) -> Judged:
         """Return the judgement of a statement; raises RefusedError, EngineError.
 
-        ``carried``: the DataFrames that come with it. An EngineError of kind APPLICATION is Spark's
+        ``frames``: the DataFrames that come with it. An EngineError of kind APPLICATION is Spark's
         own answer to a statement that is wrong.
         """
         settings = asker.settings
         key, epoch = key_of(statement.sql, settings), self.epoch()
-        is_kept = not asker.has_temporaries and carried is None
+        is_kept = not asker.has_temporaries and frames is None
         known = self._judged.find(key) if is_kept else None
         if known is not None:
             return known
         spark = await self._session(asker)
-        sent = carried.sent if carried is not None else SqlText
+        sent: _Sent = frames.sent if frames is not None else SqlText
         data = await self._reading(spark, sent(statement.sql), statement.sql, moment.user)
         found = await self._judge(data, statement.sql, settings, moment)
         as_sent = data, statement.sql
-        if carried is not None and carried.reasons and found.treatment is not Treatment.REFUSE:
-            found = as_rows(found, carried.reasons)
-            found = replace(found, of_session=found.of_session or bool(carried.rests))
+        if frames is not None and frames.reasons and found.treatment is not Treatment.REFUSE:
+            found = as_rows(found, frames.reasons)
+            found = replace(found, of_session=found.of_session or frames.of_session)
         if found.treatment is not Treatment.REFUSE:
             found = with_own(found, settings)
         _check(statement, found)
         if found.treatment is Treatment.MATERIALISE and found.kind is Kind.MERGE:
             await self._confirmed(spark, found, settings, moment, sent, as_sent)
         elif found.computes:
-            again = sent(found.sql), found.sql
-            await self._lanes.confirm(as_sent, again, settings, moment.user, places_of(found))
+            await self._confirm_in_lanes(
+                as_sent, (sent(found.sql), found.sql), settings, moment.user, _places_of(found)
+            )
         if is_kept and not found.moved:
             self._judged.keep(key, found, epoch)
         return found
@@ -164,40 +169,42 @@ class Readings:
         statement: Classified,
         asker: Asker,
         moment: Moment,
-        carried: Carried | None = None,
+        frames: Frames | None = None,
     ) -> Judged:
         """Return the judgement of a statement that changes no rows.
 
-        ``carried``: as for `judged`. Raises RefusedError, EngineError as `judged` does.
+        ``frames``: as for `judged`. Raises RefusedError, EngineError as `judged` does.
         """
         text, settings, user = statement.sql, asker.settings, asker.user
-        vouched = statement.kind is Kind.UNKNOWN
         has_own = bool(own_of(settings))
-        rests = asker.has_temporaries or has_own or carried is not None
+        rests = asker.has_temporaries or has_own or frames is not None
         by_text = statement.kind in BY_TEXT and not rests
-        as_carried = carried.sent(text) if carried is not None else SqlText(text)
-        values = (asker.context, Facts(is_legacy(settings)), moment)
+        sent: SqlText | SparkPlan = frames.sent(text) if frames is not None else SqlText(text)
+        facts = Facts(is_legacy(settings), vouched=statement.kind is Kind.UNKNOWN)
+        values = (asker.context, facts, moment)
         if by_text:
             data = await self._parsed(settings, text, user)
-            found = await self._work(user, data, judged_definition, text, *values)
+            found = await self._work(user, data, text, judge_definition, *values)
             if found is not None:
                 _check(statement, found.judged)
                 return found.judged
         spark = await self._session(asker)
-        data = await self._reading(spark, as_carried, text, user)
-        found = await self._work(user, data, judged_definition, text, *values, vouched)
+        data = await self._reading(spark, sent, text, user)
+        found = await self._work(user, data, text, judge_definition, *values)
         assert found is not None
         judged, queries = found.judged, found.queries
         _check(statement, judged)
         if has_own:
             check_definition(judged, settings)
-            await self._lanes.confirm_alike((data, text), as_carried, settings, user)
+            lanes = await self._read_in_lanes(sent, text, settings, user)
+            if not await self._work(user, data, text, is_settled, lanes, text):
+                raise refusal(settings, "make something else")
         if found.function is not None:
             queries = await self.computed_by(found.function, settings, user)
             judged = replace(judged, known=True)  # as far as these show the names it touches
         for query in queries:
             data = await self._reading(spark, SqlText(query), query, user)
-            judged = await self._work(user, data, judged_part, query, judged, *values)
+            judged = await self._work(user, data, query, with_part, judged, *values)
             _check(statement, judged)
         return judged
 
@@ -205,8 +212,8 @@ class Readings:
         """Return a function's body and its parameters' defaults, as queries to read and judge."""
         texts = schemas(function)
         tables = [(await self._parsed(settings, text, user), text) for text in texts]
-        size = "".join(data for data, _ in tables)
-        return await self._work(user, size, texts_of_function, function, tables)
+        size = sum(len(data) for data, _ in tables) // _CHARACTERS_PER_BYTE
+        return await self._texts.work_on_text(user, size, texts_of_function, function, tables)
 
     async def of_session(self, statement: Classified, session: ClientSession) -> Touches:
         """Return the names touched by a statement that changes its client's session.
@@ -239,7 +246,7 @@ class Readings:
         """
         spark = await self._session(asker)
         data = await self._reading(spark, statement, text, asker.user)
-        return await self._work(asker.user, data, touched_by, text, asker.context, is_query)
+        return await self._work(asker.user, data, text, touched_by, asker.context, is_query)
 
     async def _parsed(self, settings: Settings, text: str, user: str) -> str:
         default = Settings()
@@ -253,11 +260,12 @@ class Readings:
             self._parses.keep(key, data, 0)
         return data
 
-    async def _work(self, user: str, data: str, work: Callable[..., T], *values: Any) -> T:
-        """Do work on the server's answer, outside the event loop if the answer is long."""
-        return await self._texts.work_on_text(
-            user, len(data) // _CHARACTERS_PER_BYTE, work, data, *values
-        )
+    async def _work(
+        self, user: str, data: str, text: str, work: Callable[..., T], *values: Any
+    ) -> T:
+        """Do work as `on_reading`, outside the event loop if Spark's answer is long."""
+        size = len(data) // _CHARACTERS_PER_BYTE
+        return await self._texts.work_on_text(user, size, on_reading, data, text, work, *values)
 
     async def _reading(
         self,
@@ -306,7 +314,7 @@ class Readings:
     ) -> JudgedQuery:
         """Return the judgement of a part of a plan, given as a query.
 
-        ``only_there``: only the client's session can read it. ``keeps``: its reading hides nothing.
+        ``only_there``: only the client's session can read it. ``keeps``: the judgement may be kept.
         Raises as `judged` does.
         """
         epoch = self.epoch()
@@ -328,13 +336,14 @@ class Readings:
     ) -> JudgedQuery:
         text = statement.sql if isinstance(statement, SqlText) else ""
         data = await self._reading(spark, statement, text, user)
-        return await self._work(user, data, judged_query, text, Facts(is_legacy(settings)))
+        facts = Facts(is_legacy(settings))
+        return await self._work(user, data, text, judge_query, facts, ANY_MOMENT)
 
     async def outline(self, sql: str, asker: Asker) -> list[str]:
         """Return a text's tree in lines for people, see `haproc.reading.summary`."""
         spark = await self._session(asker)
         data = await self._reading(spark, SqlText(sql), sql, asker.user)
-        return await self._work(asker.user, data, outlined, sql)
+        return await self._work(asker.user, data, sql, outline)
 
     async def _session(self, asker: Asker, *, only_there: bool = False) -> Session:
         session = asker.session
@@ -345,15 +354,51 @@ class Readings:
 
     async def _judge(self, data: str, text: str, settings: Settings, moment: Moment) -> Judged:
         context = Context(settings.catalog, settings.schema, moment.user)
-        values = (text, context, Facts(is_legacy(settings)), moment)
-        return await self._work(moment.user, data, judged_text, *values)
+        values = context, Facts(is_legacy(settings)), moment
+        return await self._work(moment.user, data, text, judge, *values)
 
     async def confirm_settled(self, query: bytes, asker: Asker) -> None:
         """Refuse a part beside a plan's input that depends on its session's own settings."""
         if own_of(asker.settings):
             spark, plan = await self._session(asker), SparkPlan(query)
             data = await self._reading(spark, plan, "", asker.user)
-            await self._lanes.confirm((data, ""), (plan, ""), asker.settings, asker.user)
+            await self._confirm_in_lanes((data, ""), (plan, ""), asker.settings, asker.user)
+
+    async def _confirm_in_lanes(
+        self,
+        own: tuple[str, str],
+        again: tuple[SqlText | SparkPlan, str],
+        settings: Settings,
+        user: str,
+        values: Sequence[TextRange] = (),
+    ) -> None:
+        """Refuse a write if a part has another result in the lanes, without the own settings.
+
+        ``own``: Spark's answer under these settings, and its text. ``again``: the statement to read
+        in the lanes, and its text. ``values``: the places that become literals.
+        """
+        if not own_of(settings):
+            return
+        lanes = await self._read_in_lanes(*again, settings, user)
+        context = Context(settings.catalog, settings.schema, user)
+        part = await self._work(user, *own, unsettled_part, lanes, again[1], context, values)
+        if part is not None:
+            raise refusal(settings, f"compute {part}")
+
+    async def _read_in_lanes(
+        self, statement: SqlText | SparkPlan, text: str, settings: Settings, user: str
+    ) -> str:
+        """Return Spark's answer about a statement, read as the lanes read it.
+
+        The lanes lack the settings that only one session has, and its temporary objects.
+        """
+        spark = await self._shared(travelling(settings))
+        try:
+            return await self._reading(spark, statement, text, user)
+        except EngineError as error:
+            if error.kind is not ErrorKind.APPLICATION:
+                raise
+            raise refusal(settings, f"give an error: {error.message}") from error
 
     async def _confirmed(
         self,
@@ -361,7 +406,7 @@ class Readings:
         found: Judged,
         settings: Settings,
         moment: Moment,
-        sent: Callable[[str], SqlText | SparkPlan],
+        sent: _Sent,
         as_sent: tuple[str, str],
     ) -> None:
         """Refuse a MERGE that is not the same with rows in place of its source.
@@ -383,69 +428,48 @@ class Readings:
                 ErrorClass.NONDETERMINISTIC, "; ".join(reasons), _HINT_MERGE
             ) from error
         again = await self._judge(read_again, text, settings, moment)
-        again_too = (plan, text), settings, moment.user, places_of(found)
-        await self._lanes.confirm(as_sent, *again_too)
+        places = _places_of(found)
+        await self._confirm_in_lanes(as_sent, (plan, text), settings, moment.user, places)
         if again.treatment is not Treatment.REPLICATE or again.moved:
             reasons = (*found.reasons, *again.reasons)
             raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(reasons), _HINT_MERGE)
 
 
-def outlined(data: str, text: str) -> list[str]:
-    """Return a reading in lines; raises RefusedError."""
-    with _readable():
-        return outline(read(data, text))
+def on_reading(data: str, text: str, work: Callable[..., T], *values: Any) -> T:
+    """Return ``work(reading, *values)`` for the reading in Spark's answer about ``text``.
+
+    Raises RefusedError.
+    """
+    with readable():
+        return work(read(data, text), *values)
 
 
-def recognised_in(data: str, text: str, context: Context) -> Recognised:
-    """Return a statement's class, as parsed in the server's answer; raises RefusedError."""
-    with _readable():
-        return recognise(read(data, text), context)
+def is_settled(own: Reading, lanes: str, text: str) -> bool:
+    """True if a definition is the same under all settings and in the lanes."""
+    return alike(own, read(lanes, text))
 
 
-def judged_text(data: str, text: str, context: Context, facts: Facts, moment: Moment) -> Judged:
-    """Return the judgement of a statement, as read in the server's answer; raises RefusedError."""
-    with _readable():
-        return judge(read(data, text), context, facts, moment)
+def unsettled_part(
+    own: Reading, lanes: str, text: str, context: Context, values: Sequence[TextRange]
+) -> str | None:
+    """Return a part that may have another result in the lanes; None if there is none."""
+    return unsettled(own, read(lanes, text), context, values)
 
 
-def judged_definition(
-    data: str, text: str, context: Context, facts: Facts, moment: Moment, vouched: bool = False
-) -> Definition | None:
-    """Return the verdict on a statement that changes no rows; raises RefusedError."""
-    with _readable():
-        return judge_definition(read(data, text), context, facts, moment, vouched=vouched)
+def texts_of_function(function: Node, tables: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the queries that show what a function computes; raises RefusedError.
 
-
-def judged_part(
-    data: str, text: str, judged: Judged, context: Context, facts: Facts, moment: Moment
-) -> Judged:
-    """Return the verdict with the reading of a query that runs later; raises RefusedError."""
-    with _readable():
-        return with_part(judged, read(data, text), context, facts, moment)
-
-
-def texts_of_function(_: str, function: Node, tables: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the queries that show what a function computes; ``tables``: readings and texts."""
-    with _readable():
+    ``tables``: Spark's answers about its `schemas`, with these texts.
+    """
+    with readable():
         return tuple(function_queries(function, [read(data, text) for data, text in tables]))
 
 
-def touched_by(data: str, text: str, context: Context, is_query: bool) -> Touches:
-    """Return the names that a statement in the server's answer touches; raises RefusedError."""
-    with _readable():
-        reading = read(data, text)
-        if is_query:
-            confirm_query(reading, context)
-        return touches(reading, context)
-
-
-def judged_query(data: str, text: str, facts: Facts) -> JudgedQuery:
-    """Return the judgement of a query; raises RefusedError."""
-    with _readable():
-        reading = read(data, text)
-        if reading.analyzed is None:
-            raise RefusedError(ErrorClass.HIDDEN_STATEMENT, "it hides what it runs", PLAINER)
-        return judge_query(reading, facts, _ANY_MOMENT)
+def touched_by(reading: Reading, context: Context, is_query: bool) -> Touches:
+    """Return the names that a statement touches; ``is_query``: other statements are refused."""
+    if is_query:
+        confirm_query(reading, context)
+    return touches(reading, context)
 
 
 def _check(statement: Classified, found: Judged) -> None:
@@ -462,6 +486,11 @@ def _check(statement: Classified, found: Judged) -> None:
         )
     if found.treatment is Treatment.REFUSE:
         raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(found.reasons), found.hint)
+
+
+def _places_of(judged: Judged) -> tuple[TextRange, ...]:
+    """Return the places that become literals."""
+    return tuple(place for place, _ in judged.literals)
 
 
 def is_legacy(settings: Settings) -> bool:

@@ -42,6 +42,7 @@ from haproc.route.freshness import (
     records,
 )
 from haproc.route.model import Answer, Freshness, Request
+from haproc.route.planning import OF_THE_TIMEOUT
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +57,6 @@ must analyze it. Chosen: most statements take less."""
 NARROW_S: Final = 2.0
 """The time for that lookup before a fresher cluster is looked for. The lookup goes on: it takes
 longer while Spark's cores are busy."""
-_OF_THE_TIMEOUT = 0.9
-"""The part of a request's timeout that it may wait: so the client still gets the reason."""
 
 
 Narrow: TypeAlias = Callable[[], Awaitable[Callable[[], int] | None]]
@@ -186,7 +185,7 @@ class Reads:
         wanted = request.freshness
         may_forward = self._forwarding is not None and request.session_id is None
         clock = asyncio.get_running_loop().time
-        ends_at = came_at + _OF_THE_TIMEOUT * request.timeout_s
+        ends_at = came_at + OF_THE_TIMEOUT * request.timeout_s
         waited, nearer, tried, busy_peer = False, False, set[str](), ""
         while True:
             decision = decide(
@@ -243,7 +242,7 @@ class Reads:
         self._check_serving()
 
     def _wait_s(self, timeout_s: float) -> float:
-        return min(self._rules.wait_s, _OF_THE_TIMEOUT * timeout_s)
+        return min(self._rules.wait_s, OF_THE_TIMEOUT * timeout_s)
 
     async def _end(self, wanted: Freshness, ends_at: float) -> int:
         try:

@@ -155,11 +155,10 @@ class RingService:
         """Return the request with its session, its settings and its classification."""
         session = await self._session_of(request)
         if session is not None and (request.catalog or request.schema):
-            raise RequestError(
-                FailureKind.REFUSED,
+            raise refusal(
+                ErrorClass.SESSION_HAS_SCHEMA,
                 "a session has its own catalog and schema",
-                error_class=ErrorClass.SESSION_HAS_SCHEMA,
-                hint="send USE in the session, or leave session_id out",
+                "send USE in the session, or leave session_id out",
             )
         settings = self._settings(session, request.catalog, request.schema)
         try:
@@ -461,7 +460,6 @@ def _check_writer(request: Request, statement: Classified) -> None:
 
 
 def _body(request: Request) -> ManyRows | None:
-    """Return the rows of a request that are not in memory."""
     sent = request.statement
     return sent.body if isinstance(sent, SentRows) else None
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
-import pyarrow as pa
-
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
-from haproc.classify.names import joined
+from haproc.classify.names import joined, plain
 from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.classify.rules import WRITING_KINDS
 from haproc.classify.session_settings import assigned
 from haproc.classify.tokens import TokenKind, tokenize
+from haproc.engine.arrow import rows
 from haproc.engine.confs import POOL
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ResultStream, Session, Settings
 from haproc.engine.statement import SqlText, Statement
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+from haproc.failure import refused as refusal
 from haproc.pin.sqltypes import quote_name
 from haproc.replicate.member.core import Core
 from haproc.route.answering import failed
@@ -57,51 +57,26 @@ def changes_temporary(statement: Classified, temporary: frozenset[str]) -> bool:
 
 async def temporary_views(session: Session, timeout_s: float) -> frozenset[str]:
     """Return the names of a session's temporary views, in lower case."""
-    views = await show_views(session, "", timeout_s)
-    return frozenset(view for view, temporary in views or [] if temporary)
+    try:
+        views = await rows_of(await session.query(SqlText("SHOW VIEWS"), timeout_s=timeout_s))
+    except EngineError as error:
+        if error.kind is ErrorKind.APPLICATION:  # the catalog cannot list views
+            return frozenset()
+        raise
+    return frozenset(joined([str(view[1])]) for view in views if view[2])
 
 
 def last_part(table: str) -> str:
     """Return a table's own name, without its catalog and schema."""
-    return _split(table)[1]
-
-
-def _split(table: str) -> tuple[str, str]:
-    """Return the namespace, quoted for SQL, and the plain name of a normalised table name."""
-    parts = [
-        token.text[1:-1].replace("``", "`") if token.kind is TokenKind.QUOTED_NAME else token.text
-        for token in tokenize(table)
-        if not token.is_symbol(".")
-    ]
-    return ".".join(quote_name(part) for part in parts[:-1]), joined(parts[-1:])
-
-
-async def show_views(
-    session: Session, namespace: str, timeout_s: float
-) -> list[tuple[str, bool]] | None:
-    """Return (name, is temporary) of a namespace's views; None if the catalog can't list them."""
-    where = f" IN {namespace}" if namespace else ""
-    try:
-        rows = await rows_of(
-            await session.query(SqlText(f"SHOW VIEWS{where}"), timeout_s=timeout_s)
-        )
-    except EngineError as error:
-        if error.kind is ErrorKind.APPLICATION:
-            return None
-        raise
-    return [(joined([str(row[1])]), bool(row[2])) for row in rows]
+    *_, last = tokenize(table)
+    return joined([plain(last)])
 
 
 async def rows_of(result: ResultStream) -> list[tuple[object, ...]]:
     """Return all rows of a small result as plain values."""
-    rows: list[tuple[object, ...]] = []
-    try:
-        async for chunk in result:
-            table = pa.ipc.open_stream(io.BytesIO(chunk.data)).read_all()
-            rows.extend(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    finally:
-        await result.aclose()
-    return rows
+    async with aclosing(result):
+        chunks = [chunk.data async for chunk in result]
+    return [tuple(row.values()) for row in rows(chunks)]
 
 
 _SETTINGS = frozenset({Kind.USE, Kind.SET, Kind.RESET})
@@ -144,11 +119,10 @@ class SessionStatements:
             statement = await self.owned(found, session, ids.of_number(number))
             if statement.operation_class is not OperationClass.SESSION:
                 await self._sessions.close(session.user, session.id)
-                raise RequestError(
-                    FailureKind.REFUSED,
+                raise refusal(
+                    ErrorClass.NOT_A_SESSION_STATEMENT,
                     f"{statement.kind.value} is no session statement",
-                    error_class=ErrorClass.NOT_A_SESSION_STATEMENT,
-                    hint="a session's journal holds USE, SET, RESET, temporary views and the like",
+                    "a session's journal holds USE, SET, RESET, temporary views and the like",
                 )
             await self._change(session, statement, SqlText(statement.sql), ids.of_number(number))
 
@@ -156,11 +130,10 @@ class SessionStatements:
         """Run a session statement that a client sent."""
         session, statement = understood.session, understood.statement
         if session is None:
-            raise RequestError(
-                FailureKind.REFUSED,
+            raise refusal(
+                ErrorClass.SESSION_REQUIRED,
                 f"{statement.kind.value} changes a session, and the request names none",
-                error_class=ErrorClass.SESSION_REQUIRED,
-                hint="open a session and send its session_id",
+                "open a session and send its session_id",
             )
         chunks = await self._change(
             session, statement, as_it_runs(understood), understood.request.id
@@ -182,10 +155,10 @@ class SessionStatements:
         key, value = assignment
         question = SqlText(f"SET {quote_name(key)}")
         try:
-            rows = await rows_of(Collected(await self._chunks(session, question)))
+            found = await rows_of(Collected(await self._chunks(session, question)))
         except EngineError as failure:
             raise failed(failure, self._core, WriteOutcome.NOT_SENT) from failure
-        if [tuple(row) for row in rows] != [(key, value)]:
+        if found != [(key, value)]:
             raise error
         return replace(request, statement=SentSql(question.sql))
 
@@ -265,9 +238,9 @@ class SessionStatements:
         self, session: ClientSession, statement: Classified, runs: Statement, request_id: str
     ) -> list[bytes]:
         chunks, found = await session.setting(partial(self._chunks, session, runs))
-        rows = await rows_of(Collected(chunks)) if statement.kind is Kind.SET else []
+        shown = await rows_of(Collected(chunks)) if statement.kind is Kind.SET else []
         settings = settings_after(
-            session.settings, found, statement.kind, statement.sql, rows, self._defaults
+            session.settings, found, statement.kind, statement.sql, shown, self._defaults
         )
         if statement.kind is Kind.RESET or POOL in dict(settings.confs):
             await session.spark.configure(settings)  # HAProc's own settings are in force again

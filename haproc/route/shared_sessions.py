@@ -11,7 +11,7 @@ from haproc.engine.confs import READING_POOL
 from haproc.engine.interface import Engine, Session, Settings
 
 SESSIONS_MAX: Final = 16
-"""The most sessions for analyses, and for parsing; each has settings of its own."""
+"""The most sessions of a user, for analyses, and for parsing; each has settings of its own."""
 
 
 class ReadingSessions:
@@ -24,13 +24,12 @@ class ReadingSessions:
     """
 
     def __init__(self, engine: Engine, epoch: Callable[[], int], now: Callable[[], float]) -> None:
-        def session(key: str, _: str) -> Session:
-            return engine.session(f"reading/{key}", pool=READING_POOL)
+        def sessions(prefix: str) -> SharedSessions:
+            return SharedSessions(
+                lambda key, _: engine.session(f"{prefix}/{key}", pool=READING_POOL)
+            )
 
-        self._analyzing = SharedSessions(session, SESSIONS_MAX)
-        self._parsing = SharedSessions(
-            lambda key, user: session(f"parsing/{key}", user), SESSIONS_MAX
-        )
+        self._analyzing, self._parsing = sessions("reading"), sessions("reading/parsing")
         self._epoch = epoch
         self._now = now
 
@@ -65,7 +64,9 @@ class SharedSessions:
     when its users have begun and nothing runs in it any more.
     """
 
-    def __init__(self, make: Callable[[str, str], Session], sessions_max: int) -> None:
+    def __init__(
+        self, make: Callable[[str, str], Session], sessions_max: int = SESSIONS_MAX
+    ) -> None:
         """``make`` gets a key and the user of the session; empty: all users.
 
         ``sessions_max``: for each user, so that a user's settings push out no other user's.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -19,7 +18,14 @@ from haproc.pin.sqltypes import quote_name
 from haproc.reading.cut import Cut
 from haproc.reading.judge import Judged
 from haproc.replicate.records.rows import ComputedPlan, Confs, QueryWrite, SessionRef, Write
-from haproc.route.plan_questions import text_over, text_question, with_text
+from haproc.route.plan_questions import (
+    ROWS,
+    ColumnTypes,
+    may_hold_texts,
+    text_over,
+    text_question,
+    with_text,
+)
 
 # Appends of rows that are in the plan itself: they need no analysis by Spark.
 #
@@ -29,14 +35,12 @@ from haproc.route.plan_questions import text_over, text_question, with_text
 # another mode is no plain append, and is analyzed like every plan.
 
 
-ColumnTypes: TypeAlias = Sequence[tuple[str, str]]
 MODES: Final = frozenset({Mode.SAVE_APPEND, Mode.INSERT, Mode.APPEND})
 _FIELDS: Final = frozenset({"input", "source", "table", "table_name", "mode"})
 """The fields of a write that contains only its rows and its target."""
 _SOURCES: Final = frozenset({"", "delta"})
 _HIDING: Final = ("udt", "extension<")
 """Parts of the texts of types that hide another type."""
-_TEXTS: Final = ("string", "char", "variant")
 
 
 def local_rows(plan: Any, reading: PlanReading) -> ColumnTypes | None:
@@ -69,7 +73,7 @@ def local_rows(plan: Any, reading: PlanReading) -> ColumnTypes | None:
 
 def has_texts(columns: ColumnTypes) -> bool:
     """True if any of the columns may hold texts, which Spark could convert."""
-    return any(text in types.lower() for _, types in columns for text in _TEXTS)
+    return any(may_hold_texts(types) for _, types in columns)
 
 
 def _columns(local: Any) -> ColumnTypes | None:
@@ -110,7 +114,6 @@ def _of_schema(text: str) -> ColumnTypes | None:
 # The form of a judged statement in the log: its text, or its query and the target of the rows.
 
 
-_ROWS: Final = "haproc_rows"
 _NAMES: Final = frozenset({TokenKind.WORD, TokenKind.QUOTED_NAME})
 
 
@@ -175,7 +178,7 @@ def _query(text: str, frames: Any) -> bytes:
 def _free_name(text: str) -> str:
     """Return a name that the text does not hold: a temporary view hides tables of its name."""
     words = {t.text.lower().strip("`") for t in tokenize(text) if t.kind in _NAMES}
-    name = _ROWS
+    name = ROWS
     while name in words:
         name += "_"
     return name

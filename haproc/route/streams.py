@@ -9,15 +9,14 @@ from haproc.engine.arrow import empty_stream, rows_in
 from haproc.engine.errors import UNKNOWN, EngineError, ErrorKind, NoQueryError
 from haproc.engine.interface import Chunk, ResultStream
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+from haproc.failure import refused as refusal
 
 # Clients' errors for failed requests.
 
 
 def refused(error: RefusedError) -> RequestError:
     """Return the client's error for a request that is not run."""
-    return RequestError(
-        FailureKind.REFUSED, error.message, error_class=error.error_class, hint=error.hint
-    )
+    return refusal(error.error_class, error.message, error.hint)
 
 
 def timed_out(
@@ -36,7 +35,11 @@ def timed_out(
 def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> RequestError:
     """Return the client's error for an error of a cluster."""
     if isinstance(error, NoQueryError):
-        return refused(_is_no_query(error))
+        return refusal(
+            ErrorClass.ANALYSIS_DIFFERS,
+            f"Spark takes the statement for {', '.join(error.effects)}, not for a query",
+            "send a query by itself, without other statements, and call only functions of SQL",
+        )
     if error.kind is ErrorKind.APPLICATION:
         is_ours = error.error_class.startswith("HAPROC_")
         return RequestError(
@@ -60,22 +63,12 @@ def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> Re
     )
 
 
-def _is_no_query(error: NoQueryError) -> RefusedError:
-    """Return the error of a query that Spark takes for another statement."""
-    return RefusedError(
-        ErrorClass.ANALYSIS_DIFFERS,
-        f"Spark takes the statement for {', '.join(error.effects)}, not for a query",
-        "send a query by itself, without other statements, and call only functions of SQL",
-    )
-
-
 def no_query(me: str, found: str) -> RequestError:
     """Return the error of a forwarded statement that is no query for this cluster."""
-    return RequestError(
-        FailureKind.REFUSED,
+    return refusal(
+        ErrorClass.NO_QUERY,
         f"cluster {me} takes the statement for {found}, not for a query",
-        error_class=ErrorClass.NO_QUERY,
-        hint="the HAProcs' rules differ: restart those that have not read them",
+        "the HAProcs' rules differ: restart those that have not read them",
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from haproc import protos
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Fresh, SessionFile
+from haproc.engine.interface import Fresh, SessionFile, Settings
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.pin.sqltypes import quote_name
@@ -25,7 +25,6 @@ from haproc.sessions.journal import (
     Effect,
     Kept,
     PlanEntry,
-    SessionState,
     SqlEntry,
     StateEntry,
     Variable,
@@ -51,22 +50,22 @@ Blob: TypeAlias = Callable[[str], Awaitable[bytes]]
 
 async def restore(
     fresh: Fresh,
-    begins: SessionState,
+    settings: Settings,
     entries: Sequence[Kept],
     blob: Blob,
     timeout_s: float,
-) -> SessionState:
-    """Bring a session to the state after its entries; return the values of that state.
+) -> None:
+    """Bring a session, which begins under these settings, to the state after its entries.
 
     Raises EngineError for a failure of the cluster, and RequestError if an entry that is neither a
     view nor a function can't be run again.
     """
-    state, place = begins, 0
+    place = 0
     known: frozenset[str] = frozenset()
     for are_files, run in groupby(entries, lambda entry: isinstance(entry, ArtifactEntry)):
         group = list(run)
         if are_files:
-            await fresh.configure(state.settings)
+            await fresh.configure(settings)
             await _add(fresh, [e for e in group if isinstance(e, ArtifactEntry)], blob)
             place += len(group)
             continue
@@ -74,20 +73,19 @@ async def restore(
             place += 1
             try:
                 match entry:
-                    case StateEntry(settings, options):
-                        state = SessionState(settings, options)
+                    case StateEntry():
+                        settings = entry.settings
                     case VariablesEntry(variables):
                         await _set(fresh, variables, known, timeout_s)
                         known = frozenset(each.name for each in variables)
                     case SqlEntry() | PlanEntry():
-                        await fresh.configure(entry.effect.settings or state.settings)
+                        await fresh.configure(entry.effect.settings or settings)
                         await _make(fresh, entry, timeout_s)
             except EngineError as error:
                 if error.kind is ErrorKind.APPLICATION:
                     raise _not_rebuilt(place, len(entries), entry, error) from error
                 raise
-    await fresh.configure(state.settings)
-    return state
+    await fresh.configure(settings)
 
 
 async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -14,12 +13,13 @@ import pyarrow as pa
 
 from haproc.classify.session_settings import is_own
 from haproc.classify.tokens import tokenize
+from haproc.engine.arrow import stream_of
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
 from haproc.engine.statement import SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.pin.sqltypes import quote_name
-from haproc.sessions.durable import Adoption, Key, Numbered, StoredSession
+from haproc.sessions.durable import Adoption, Key, Numbered
 from haproc.sessions.effects import (
     as_made,
     declared,
@@ -34,7 +34,6 @@ from haproc.sessions.journal import (
     Kept,
     Options,
     PlanEntry,
-    SessionState,
     SettingsEntry,
     SqlEntry,
     StateEntry,
@@ -121,24 +120,17 @@ def _defaults(session: ClientSession) -> dict[str, str]:
 async def _values(
     session: ClientSession, defaults: Mapping[str, str], timeout_s: float
 ) -> list[Variable]:
-    """Return these variables as they are now, each with its default."""
+    """Return the present values of these variables; ``defaults``: each variable's default."""
     query = "SELECT " + ", ".join(f"session.{quote_name(name)}" for name in defaults)
     columns = await session.spark.columns(query)
     stream = await session.spark.query(SqlText(query), timeout_s=timeout_s)
     chunks = [chunk.data async for chunk in stream]
     [row] = [batch for chunk in chunks for batch in pa.ipc.open_stream(chunk) if batch.num_rows]
+    whole = pa.Table.from_batches([row])
     return [
-        Variable(name, column.type_text, stream_of(row.select([at]).rename_columns(["v"])), text)
+        Variable(name, column.type_text, stream_of(whole.select([at]).rename_columns(["v"])), text)
         for at, ((name, text), column) in enumerate(zip(defaults.items(), columns, strict=True))
     ]
-
-
-def stream_of(batch: pa.RecordBatch) -> bytes:
-    """Return a batch as an Arrow stream."""
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue()
 
 
 T = TypeVar("T")
@@ -196,7 +188,7 @@ class ClientSession:
     spark: Session
     owner: Adoption
     known: frozenset[str]
-    state: SessionState
+    state: StateEntry
     entries: list[Numbered] = field(default_factory=list)
     holds_temporaries: bool = False
     """True if a temporary object was made: names may mean something else here."""
@@ -262,7 +254,7 @@ class ClientSession:
         return sum(each.size for each in entries if isinstance(each, ArtifactEntry))
 
     async def setting(self, run: Callable[[], Awaitable[T]]) -> tuple[T, Settings]:
-        """Run a change of settings; return its result, and the settings after it. As `leaving`."""
+        """Run a change of settings with `leaving`; return its result and the settings after it."""
         return await self.leaving(run, self.spark.settings)
 
     async def leaving(
@@ -338,12 +330,13 @@ class ClientSession:
         now = None if self.changing.locked() else self.changes
         return lambda: now is not None and self.changes == now + own
 
-    def took(self, numbered: Numbered, defaults: Settings, gone: Sequence[Numbered]) -> None:
+    def took(self, numbered: Numbered, gone: Sequence[Numbered]) -> None:
         """Note an entry that counts, and that the entries ``gone`` are replaced by it."""
         self.superseded += gone
         self.entries = [each for each in self.entries if each not in gone]
         self.entries.append(numbered)
-        self.state = after(self.state, numbered.entry, defaults)
+        if isinstance(numbered.entry, StateEntry):
+            self.state = numbered.entry
         self.holds_temporaries |= holds_temporaries((numbered.entry,))
 
     def check_handles(self, used: frozenset[str]) -> None:
@@ -358,14 +351,7 @@ class ClientSession:
             )
 
 
-def state_of(stored: StoredSession, defaults: Settings) -> SessionState:
-    """Return the state after the entries of a journal."""
-    state = SessionState(defaults)
-    for each in stored.entries:
-        state = after(state, each.entry, defaults)
-    return state
-
-
-def entries_of(session: ClientSession) -> list[Kept]:
-    """Return its entries as they are now."""
-    return [each.entry for each in session.entries]
+def state_of(entries: Iterable[Kept], defaults: Settings) -> StateEntry:
+    """Return the state of a session after these entries."""
+    states = [each for each in entries if isinstance(each, StateEntry)]
+    return states[-1] if states else StateEntry(defaults)

@@ -12,7 +12,14 @@ from dmq import LogCorruptError, LogError
 from dmq.key_value import Kept as Stored
 from dmq.key_value import KeyValueStore
 from dmq.log import Kinds
-from haproc.failure import ErrorClass, FailureKind, RequestError, message_of, refused
+from haproc.failure import (
+    ErrorClass,
+    FailureKind,
+    RequestError,
+    WriteOutcome,
+    log_unavailable,
+    refused,
+)
 from haproc.sessions.journal import Kept
 
 # The entries of a session in the store that count: one HAProc at a time may write its journal.
@@ -392,12 +399,9 @@ async def reached(call: Awaitable[_Result]) -> _Result:
     try:
         return await call
     except LogError as error:
-        raise RequestError(
-            FailureKind.AVAILABILITY,
-            f"the ring's key-value store cannot be reached: {message_of(error)}",
-            error_class=ErrorClass.LOG_UNAVAILABLE,
-            hint="try the next HAProc, or again a little later",
-        ) from error
+        what = "the ring's key-value store cannot be reached"
+        hint = "try the next HAProc, or again a little later"
+        raise log_unavailable(what, error, hint, WriteOutcome.NOT_SENT) from error
 
 
 def _unknown_version(key: Key, error: LogCorruptError) -> RequestError:

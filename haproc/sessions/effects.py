@@ -201,7 +201,7 @@ def _rests_on_its_name(entry: Kept, entries: Sequence[Numbered]) -> bool:
 
 
 def _resting(entries: Sequence[Numbered], names: Sequence[str]) -> tuple[str, ...] | None:
-    """Return these names, then those that may rest on them; None: any name may."""
+    """Return the given names, then the names that may rest on them; None: any name may."""
     found = [*names]
     left = [each.entry for each in entries if isinstance(each.entry, SqlEntry | PlanEntry)]
     for name in found:  # it grows meanwhile

@@ -121,7 +121,10 @@ class ConfEntry:
 
 
 class StateEntry(Struct, frozen=True, tag="state"):
-    """All settings, and the door's options: the journal's form of SettingsEntry and ConfEntry."""
+    """All settings and options of the session: its state, as far as it consists of values.
+
+    The journal's form of SettingsEntry and ConfEntry.
+    """
 
     settings: Settings
     options: Options = ()
@@ -150,7 +153,10 @@ class SqlEntry(Struct, frozen=True, tag="sql"):
 
 
 class PlanEntry(Struct, frozen=True, tag="plan"):
-    """The same as a plan: a serialized ``spark.connect.Plan``."""
+    """A plan that made or dropped a temporary view or function.
+
+    ``plan``: a serialized ``spark.connect.Plan``.
+    """
 
     plan: bytes
     effect: Effect = Effect()
@@ -193,53 +199,32 @@ Entry: TypeAlias = SettingsEntry | ConfEntry | Kept
 """A change of a session."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionState:
-    """A session's state as far as it consists of values."""
+def after(state: StateEntry, change: SettingsEntry | ConfEntry, defaults: Settings) -> StateEntry:
+    """Return the state after a change of settings; ``defaults``: the values of unset settings."""
+    if isinstance(change, SettingsEntry):
+        return StateEntry(change.settings, state.options)
+    changed = with_confs(state.settings, state.options, change.sets, change.unsets, defaults)
+    return StateEntry(*changed)
 
-    settings: Settings
-    options: Options = ()
 
-
-def after(state: SessionState, entry: Entry, defaults: Settings) -> SessionState:
-    """Return the session's state after an entry; ``defaults``: the values of unset settings."""
+def with_settings(entry: Kept, settings: Settings) -> Kept:
+    """Return an entry for the journal; a statement or plan gets the settings of its run."""
     match entry:
-        case SettingsEntry(settings):
-            return SessionState(settings, state.options)
-        case ConfEntry(sets, unsets):
-            return SessionState(*with_confs(state.settings, state.options, sets, unsets, defaults))
-        case StateEntry(settings, options):
-            return SessionState(settings, options)
-        case SqlEntry() | PlanEntry() | VariablesEntry() | ArtifactEntry():
-            return state
-        case _:
-            assert_never(entry)
-
-
-def as_kept(entry: Entry, state: SessionState, defaults: Settings) -> Kept:
-    """Return the journal's form of an entry.
-
-    An entry of settings gets all settings after it; a statement or plan those of its run.
-    """
-    match entry:
-        case SettingsEntry() | ConfEntry():
-            now = after(state, entry, defaults)
-            return StateEntry(now.settings, now.options)
         case SqlEntry(effect=effect) | PlanEntry(effect=effect):
-            return structs.replace(entry, effect=replace(effect, settings=state.settings))
+            return structs.replace(entry, effect=replace(effect, settings=settings))
         case _:
             return entry
 
 
-def holds_temporaries(entries: Sequence[Entry]) -> bool:
+def holds_temporaries(entries: Sequence[Kept]) -> bool:
     """True if names may mean something else in the session than elsewhere."""
     return any(isinstance(entry, SqlEntry | PlanEntry | VariablesEntry) for entry in entries)
 
 
-def shown(entry: Entry) -> str:
+def shown(entry: Kept) -> str:
     """Return the name of an entry in errors."""
     match entry:
-        case SettingsEntry() | ConfEntry() | StateEntry():
+        case StateEntry():
             return "settings"
         case VariablesEntry():
             return "the values of its variables"

@@ -29,7 +29,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Fresh, Restore, Session, Settings
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, refused
 from haproc.sessions.adoption import restore
-from haproc.sessions.client import REQUESTS_REMEMBERED, ClientSession, entries_of, state_of
+from haproc.sessions.client import REQUESTS_REMEMBERED, ClientSession, state_of
 from haproc.sessions.durable import (
     RECORDS,
     Blobs,
@@ -45,11 +45,10 @@ from haproc.sessions.journal import (
     ConfEntry,
     Entry,
     Kept,
-    SessionState,
     SettingsEntry,
     StateEntry,
-    as_kept,
     holds_temporaries,
+    with_settings,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -189,20 +188,21 @@ class Sessions:
             session.handles.clear()
             if waits or session.holds_temporaries:  # settings and files rest on no table
                 await self._around.caught_up()
-            await self._restore(fresh, entries_of(session))
+            await self._restore(fresh, [each.entry for each in session.entries])
 
         self._made += 1
         name = f"client/{self._made}/{key.id}"
         spark = self._around.engine.session(name, restored, pool_of(key.user))
+        entries = [each.entry for each in stored.entries]
         session = ClientSession(
             key,
             self.server_id(key),
             spark,
             stored.owner,
             stored.known,
-            state_of(stored, self._around.defaults),
+            state_of(entries, self._around.defaults),
             list(stored.entries),
-            holds_temporaries([each.entry for each in stored.entries]),
+            holds_temporaries(entries),
             begun=stored.begun,
         )
         self._here[key] = session
@@ -210,8 +210,7 @@ class Sessions:
 
     async def _restore(self, fresh: Fresh, entries: list[Kept]) -> None:
         around = self._around
-        begins = SessionState(around.defaults)
-        await restore(fresh, begins, entries, self.get_blob, around.statement_s)
+        await restore(fresh, around.defaults, entries, self.get_blob, around.statement_s)
 
     def server_id(self, key: Key) -> str:
         """Return the server's own id of a session, for clients: the same everywhere."""
@@ -256,21 +255,24 @@ class Sessions:
         async with session.recording:
             if self._here.get(session.key) is not session:
                 raise moved(session.key)
-            self._check_bounds(session, entry)
+            kept = with_settings(entry, session.settings)
+            gone = superseded(session.entries, kept)
+            self._check_bounds(session, kept, gone)
             try:
-                await self._record(session, entry, request_id)
+                await self._record(session, kept, gone, request_id)
             except BaseException:
                 self._leave(session)  # it is unknown here whether the entry counts
                 raise
 
-    async def _record(self, session: ClientSession, entry: Entry, request_id: str) -> None:
+    async def _record(
+        self, session: ClientSession, entry: Kept, gone: Sequence[Numbered], request_id: str
+    ) -> None:
+        """Make an entry durable that replaces the entries ``gone``."""
         key, owner, ordinal = session.key, session.owner, session.next_ordinal
-        kept = as_kept(entry, session.state, self._around.defaults)
-        gone = superseded(session.entries, kept)
         ids = [each for one in gone for each in one.request_ids] + ([request_id] * bool(request_id))
         replaces = _lowest(gone)
         numbered = await self._store.append(
-            key, owner, ordinal, kept, tuple(ids[-REQUESTS_REMEMBERED:]), replaces
+            key, owner, ordinal, entry, tuple(ids[-REQUESTS_REMEMBERED:]), replaces
         )
         known = await self._store.known(key)
         if known != session.known:
@@ -283,7 +285,7 @@ class Sessions:
                 self._leave(session)  # the entry counts, and the new owner has it
                 return
             session.known = found.known
-        session.took(numbered, self._around.defaults, gone)
+        session.took(numbered, gone)
         with contextlib.suppress(RequestError):
             await self._clear(session)
 
@@ -297,15 +299,13 @@ class Sessions:
             await self._store.drop(session.key, session.superseded[0])
             del session.superseded[0]
 
-    def _check_bounds(self, session: ClientSession, entry: Entry) -> None:
+    def _check_bounds(self, session: ClientSession, entry: Kept, gone: Sequence[Numbered]) -> None:
         limits = self._around.limits
         if isinstance(entry, ArtifactEntry):
             have, more, bound = session.files_bytes, entry.size, "session_files_bytes_max"
             gone = []
         else:
-            kept = as_kept(entry, session.state, self._around.defaults)
-            gone = superseded(session.entries, kept)
-            more = len(RECORDS.to_bytes(Written(kept))) - sum(each.size for each in gone)
+            more = len(RECORDS.to_bytes(Written(entry))) - sum(each.size for each in gone)
             have, bound = session.journal_bytes, "session_bytes_max"
         if have + more > (most := getattr(limits, bound)):
             raise _too_large(session, f"{have + more:,} bytes, over limits.{bound} ({most:,})")
@@ -354,7 +354,7 @@ class Sessions:
                 )
             self._take_room(key)
             try:
-                entries = entries_of(session)
+                entries = [each.entry for each in session.entries]
                 for entry in entries:
                     if isinstance(entry, ArtifactEntry):
                         for sha256 in entry.blobs:
@@ -422,12 +422,11 @@ class Sessions:
 
     def _take_room(self, key: Key) -> None:
         if self.room.take(key.user):
-            raise RequestError(
-                FailureKind.REFUSED,
+            raise refused(
+                ErrorClass.TOO_MANY_SESSIONS,
                 f"the ring has {self.room.taken} sessions, {self.room.of_user(key.user)} of them "
                 f"of {key.user}; no more are allowed",
-                error_class=ErrorClass.TOO_MANY_SESSIONS,
-                hint="close sessions that are not needed, or raise limits.sessions_max, user_share",
+                "close sessions that are not needed, or raise limits.sessions_max, user_share",
             )
 
     def _make_room(self) -> None:

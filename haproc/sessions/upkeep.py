@@ -64,7 +64,10 @@ class Listing:
     async def close(self, user: str, session_id: str) -> Mapping[str, Json]:
         """Close a session, on any HAProc; RequestError if there is none."""
         if not await self.sessions.close(user, session_id):
-            raise _none(user, session_id)
+            error = unknown(session_id)
+            error.message = f"{user!r} has no open session {session_id!r}"
+            error.hint = "haproc sessions list shows them"
+            raise error
         return {"user": user, "session_id": session_id, "closed": True}
 
 
@@ -81,13 +84,6 @@ def _described(key: Key, found: SessionKeys, stored: StoredSession) -> Json:
         "files_bytes": sum(file.size for file in files),
         "used_ms": None if found.used_hour is None else found.used_hour * HOUR_MS,
     }
-
-
-def _none(user: str, session_id: str) -> RequestError:
-    error = unknown(session_id)
-    error.message = f"{user!r} has no open session {session_id!r}"
-    error.hint = "haproc sessions list shows them"
-    return error
 
 
 # Clients' sessions for a HAProc that computes the rows of a write in the place of its origin.

@@ -9,7 +9,6 @@ import math
 import re
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Final
@@ -213,51 +212,27 @@ _NAMES: Final = {
     "variant": "VARIANT",
 }
 _SYNONYMS: Final = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}
-_HEAD: Final = re.compile(r"\s*([a-z_]+)")
-_ARGUMENTS: Final = re.compile(r"\(\s*(\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
-
-
-@dataclass(frozen=True, slots=True)
-class TypeHead:
-    """The outermost type: its name, precision and scale if it has them, an interval's units."""
-
-    name: str
-    precision: int | None = None
-    scale: int | None = None
-    interval: str = ""
-
-
-def head_of(type_text: str) -> TypeHead:
-    """Return the outermost type of a Spark type text."""
-    text = type_text.strip().lower()
-    found = _HEAD.match(text)
-    name = found[1] if found else text
-    name = _SYNONYMS.get(name, name)
-    if name == "interval":
-        return TypeHead(name, interval=text.removeprefix("interval").strip().upper())
-    arguments = _ARGUMENTS.match(text, found.end()) if found else None
-    if name == "decimal":
-        precision = int(arguments[1]) if arguments else 10
-        scale = int(arguments[2]) if arguments and arguments[2] else 0
-        return TypeHead(name, precision, scale)
-    return TypeHead(name)
+_HEAD: Final = re.compile(r"([a-z_]+)(?:\(\s*(\d+)\s*(?:,\s*(-?\d+)\s*)?\))?")
+"""The name of the outermost type, and a DECIMAL's precision and scale."""
 
 
 def manifest_column(column: Column, position: int) -> dict[str, Json]:
     """Return a column as ``manifest.schema.columns`` lists it."""
-    head = head_of(column.type_text)
+    text = column.type_text.strip().lower()
+    found = _HEAD.match(text)
+    name, precision, scale = found.groups() if found else (text, None, None)
+    name = _SYNONYMS.get(name, name)
     described: dict[str, Json] = {
         "name": column.name,
-        "type_name": _NAMES.get(head.name, "USER_DEFINED_TYPE"),
+        "type_name": _NAMES.get(name, "USER_DEFINED_TYPE"),
         "type_text": column.type_text,
         "position": position,
         "nullable": column.nullable,
     }
-    if head.precision is not None:
-        described["type_precision"] = head.precision
-        described["type_scale"] = head.scale
-    if head.interval:
-        described["type_interval_type"] = head.interval
+    if name == "decimal":
+        described |= {"type_precision": int(precision or 10), "type_scale": int(scale or 0)}
+    if name == "interval" and (units := text.removeprefix("interval").strip().upper()):
+        described["type_interval_type"] = units
     return described
 
 

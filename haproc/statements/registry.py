@@ -28,6 +28,7 @@ from haproc.failure import ErrorClass, RequestError, WriteOutcome, let_go, refus
 from haproc.metrics import Metrics
 from haproc.replicate.queue.facts import Fate, Revoked
 from haproc.route.answering import to_request_error
+from haproc.route.attempts import retrieve_error
 from haproc.route.model import Answer, Fit, Request, SentSql, Service
 from haproc.statements.execution import Execution, Key, StatementState, revoke, take_back
 from haproc.statements.request import (
@@ -150,7 +151,7 @@ class Registry:
         execution = Execution(request, None, time.monotonic())
         self._running[request.key] = execution
         execution.task = task = asyncio.create_task(self._asked(execution, permit, ask))
-        task.add_done_callback(_look_at)
+        task.add_done_callback(retrieve_error)
         try:
             await self.wait(execution, None)
             if task.cancelled():
@@ -449,7 +450,8 @@ class Registry:
             self._delivered[execution.key] = execution
         user = execution.request.user
         while self._kept.of_user(user) > self._kept.user_max:
-            self._forget(self._oldest(user))
+            every = itertools.chain(self._delivered.values(), self._finished.values())
+            self._forget(next(each for each in every if each.request.user == user))
         while self._kept.taken > self._kept.total_max:
             self._forget(next(iter((self._delivered or self._finished).values())))
         self._make_room(user, 0)
@@ -467,10 +469,6 @@ class Registry:
             self._forget(oldest)
         return True
 
-    def _oldest(self, user: str) -> Execution:
-        every = itertools.chain(self._delivered.values(), self._finished.values())
-        return next(execution for execution in every if execution.request.user == user)
-
     def _forget(self, execution: Execution) -> None:
         if self._finished.pop(execution.key, None) is not None:
             self._kept.give_back(execution.request.user)
@@ -482,12 +480,6 @@ class Registry:
 def _check_same(known: Execution, request: Request) -> None:
     if not known.recalled:
         check_same(known.request, request)
-
-
-def _look_at(task: asyncio.Task[Fit | Answer]) -> None:
-    """Retrieve an error that no request waits for any more: asyncio would log it otherwise."""
-    if not task.cancelled():
-        task.exception()
 
 
 def outcome_label(execution: Execution) -> str:

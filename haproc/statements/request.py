@@ -57,7 +57,10 @@ def asks_for_other(request: Request, first: Request) -> bool:
 
 
 class Cutter:
-    """Takes a result's chunks in order; ``truncated`` is True if rows were left out."""
+    """Takes a result's chunks in order.
+
+    ``truncated``: True if rows were left out; then no more of the result is wanted.
+    """
 
     def __init__(self, rows_max: int | None, bytes_max: int | None) -> None:
         self._rows_left = rows_max
@@ -86,11 +89,6 @@ class Cutter:
         if self._bytes_left is not None:
             self._bytes_left -= _table(taken.data).nbytes
         return taken
-
-    @property
-    def done(self) -> bool:
-        """True if no more of the result is wanted."""
-        return self.truncated
 
     def _rows_that_fit(self, chunk: Chunk, rows: int) -> int:
         assert self._bytes_left is not None

@@ -154,11 +154,6 @@ class RequestAdmission:
         """The number of requests under way."""
         return self._permits.taken + self._at_rest.taken
 
-    @property
-    def at_rest(self) -> int:
-        """The number of requests at rest."""
-        return self._at_rest.taken
-
     def enter(self, user: str, *, waits: bool = True) -> Permit:
         """Take a permit, or a position in the wait queue; raises RequestError if there is neither.
 

@@ -38,7 +38,7 @@ async def arrow_stream(result: ResultStream, delivery: Delivery) -> AsyncGenerat
     taken = cutter.take(Chunk(made, first.rows))
     assert taken is not None  # the first chunk always passes, if only with its schema
     yield opening(taken.data)
-    while not cutter.done and (chunk := await anext(chunks, None)) is not None:
+    while not cutter.truncated and (chunk := await anext(chunks, None)) is not None:
         if changes:
             chunk = Chunk(await by_size(len(chunk.data), readable, chunk.data), chunk.rows)
         if (taken := cutter.take(chunk)) is not None:
@@ -90,7 +90,7 @@ class Collector:
                 if taken is not None:
                     found = await self._add(taken)
                     columns = columns or found
-                if cutter.done:
+                if cutter.truncated:
                     break
         finally:
             await answer.result.aclose()

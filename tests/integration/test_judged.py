@@ -27,7 +27,7 @@ from haproc.route.readings import Readings
 from haproc.route.shared_sessions import ReadingSessions
 from haproc.sessions.client import ClientSession
 from haproc.sessions.durable import Adoption, Key
-from haproc.sessions.journal import SessionState
+from haproc.sessions.journal import StateEntry
 from tests.integration.engine_calls import apply, rows
 from tests.integration.witness_statements import AS_TEXT, REFUSED, ROWS
 from tests.readings import corpus
@@ -140,7 +140,7 @@ class Judging:
 
 def _session(spark: Session, settings: Settings) -> ClientSession:
     """Return a client's session that holds temporaries."""
-    adoption, state = Adoption(1, "first", "a"), SessionState(settings)
+    adoption, state = Adoption(1, "first", "a"), StateEntry(settings)
     session = ClientSession(Key("ann", "s"), "", spark, adoption, frozenset(), state)
     session.holds_temporaries = True
     return session

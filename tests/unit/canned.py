@@ -15,6 +15,7 @@ from haproc.classify.model import OperationClass, WriteConcern
 from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.config.model import Address
 from haproc.doors.status import Readiness
+from haproc.engine.arrow import stream_of
 from haproc.engine.interface import Chunk, Column
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.membership.peers import (
@@ -36,13 +37,6 @@ from haproc.route.rows.reading import fitted
 def arrow(**columns: Any) -> bytes:
     """Return an Arrow IPC stream of one batch."""
     return stream_of(pa.table(columns))
-
-
-def stream_of(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
 
 
 def chunks_of(*tables: pa.Table) -> list[Chunk]:

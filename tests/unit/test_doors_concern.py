@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from haproc.classify.model import WriteConcern
+from haproc.engine.arrow import stream_of
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.route.model import Request, SentSql
-from tests.unit.canned import WRITE, Canned, stream_of
+from tests.unit.canned import WRITE, Canned
 from tests.unit.door_rig import STATEMENTS, WAIT_S, Rig, door
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}

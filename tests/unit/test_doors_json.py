@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from haproc.engine.arrow import retyped
 from haproc.engine.interface import Column
 from haproc.statements.json_rows import dumps, rows_of, texts
-from haproc.statements.plain_arrow import columns_of, head_of, manifest_column, text_of
+from haproc.statements.plain_arrow import columns_of, manifest_column, text_of
 from haproc.statements.store import _json_joined
 from tests.unit.test_haclient_values import YEAR_MONTHS
 
@@ -129,8 +129,22 @@ def test_manifest_column_type_names(text: str, name: str) -> None:
     assert manifest_column(Column("c", text), 0)["type_name"] == name
 
 
-def test_head_of_decimal_without_digits_has_sparks_default() -> None:
-    assert (head_of("decimal").precision, head_of("DECIMAL(5)").scale) == (10, 0)
+@pytest.mark.parametrize(
+    ("text", "digits"),
+    [("decimal", (10, 0)), ("DECIMAL(5)", (5, 0)), ("decimal( 7 , -2 )", (7, -2)), ("int", None)],
+)
+def test_manifest_decimal_has_its_digits_or_sparks_default(
+    text: str, digits: tuple[int, int] | None
+) -> None:
+    shown = manifest_column(Column("c", text), 0)
+    found = (shown["type_precision"], shown["type_scale"]) if "type_scale" in shown else None
+    assert found == digits
+
+
+def test_manifest_interval_has_its_units() -> None:
+    shown = manifest_column(Column("c", "interval day to second"), 0)
+    assert shown["type_interval_type"] == "DAY TO SECOND"
+    assert "type_interval_type" not in manifest_column(Column("c", "interval"), 0)
 
 
 def test_columns_of_arrow_schema_are_sparks() -> None:

@@ -11,8 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from haproc.config.sections import Limits, User
+from haproc.engine.arrow import stream_of
 from haproc.failure import FailureKind, RequestError
-from tests.unit.canned import Canned, chunks_of, stream_of
+from tests.unit.canned import Canned, chunks_of
 from tests.unit.door_rig import STATEMENTS, Rig, door
 from tests.unit.test_openapi import COMPONENTS, PATHS, resolved, routes
 

@@ -7,6 +7,7 @@ import dataclasses
 import datetime as dt
 import gc
 import io
+from collections.abc import Sequence
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -20,17 +21,22 @@ from hypothesis import strategies as st
 from haproc.classify.model import OperationClass
 from haproc.config.sections import Limits
 from haproc.doors.apps import REGISTRY
+from haproc.engine.arrow import stream_of
 from haproc.engine.interface import Column
 from haproc.failure import FailureKind, RequestError
 from haproc.route.model import SentRows
-from haproc.route.rows.fitting import fits, plain
+from haproc.route.rows.fitting import converted, encoded, fits
 from haproc.route.rows.forms import RowsError
 from haproc.route.rows.reading import fitted, pieces, read
-from tests.unit.canned import ONE, WRITE, Canned, stream_of
+from tests.unit.canned import ONE, WRITE, Canned
 from tests.unit.door_rig import STATEMENTS, WAIT_S, Rig, door
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
 CSV = {"Content-Type": "text/csv"}
+
+
+def plain(table: pa.Table, columns: Sequence[Column]) -> bytes:
+    return encoded(converted(table, columns))
 
 
 def ipc(*batches: pa.RecordBatch) -> bytes:

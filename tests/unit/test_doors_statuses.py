@@ -19,9 +19,10 @@ from haproc.doors.http.statuses import (
     in_our_words,
     status_of,
 )
+from haproc.engine.arrow import stream_of
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, refused
 from haproc.route.model import Request, SentSql
-from tests.unit.canned import ONE, WRITE, Canned, stream_of
+from tests.unit.canned import ONE, WRITE, Canned
 from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, Rig, door, until
 
 SDK_WORDS = (

@@ -280,7 +280,7 @@ def test_cutter_gives_a_prefix_within_the_limits(
         part = cutter.take(chunk)
         if part is not None:
             taken.append(part)
-        if cutter.done:
+        if cutter.truncated:
             break
     values = [v for c in taken for v in pa.ipc.open_stream(c.data).read_all()["n"].to_pylist()]
     assert values == list(range(len(values)))

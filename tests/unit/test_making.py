@@ -14,6 +14,7 @@ import pytest
 from haproc import protos
 from haproc.classify.names import Context
 from haproc.config.model import Reads
+from haproc.engine.arrow import stream_of
 from haproc.engine.interface import Column
 from haproc.engine.placeholder import placeholder, with_rows
 from haproc.pin.plan_parts import called, input_of
@@ -22,7 +23,6 @@ from haproc.route.model import Request, SentRows
 from haproc.route.offload import Offload
 from haproc.route.plans import computed
 from haproc.route.rows.reading import fitted
-from tests.unit.canned import stream_of
 from tests.unit.recorded_plans import recorded
 from tests.unit.test_reads_between_doors import pair
 

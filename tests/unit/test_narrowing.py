@@ -14,7 +14,7 @@ from haproc.classify.model import Classified, Kind, OperationClass
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan, SqlText
-from haproc.reading.judge import JudgedQuery
+from haproc.reading.judge import JudgedQuery, judge_query
 from haproc.reading.tree import Facts
 from haproc.replicate.log_state.definitions import Definitions
 from haproc.replicate.queue.schedule import Schedule
@@ -24,7 +24,7 @@ from haproc.replicate.records.progress import Progress
 from haproc.route.caching import Narrowing
 from haproc.route.classifying import Understood
 from haproc.route.model import Request, SentPlan, SentSql
-from haproc.route.readings import judged_query
+from haproc.route.readings import ANY_MOMENT, on_reading
 from tests.unit.made_readings import files, said, table, view
 from tests.unit.operations import ddl, insert, table_as, table_ddl, unknown_tables
 
@@ -64,7 +64,7 @@ class Cluster:
         if not self.said:
             raise EngineError(ErrorKind.APPLICATION, "no such table")
         self.meanwhile()
-        return judged_query(self.said, "", Facts())
+        return on_reading(self.said, "", judge_query, Facts(), ANY_MOMENT)
 
     # -- the log
 
@@ -112,17 +112,17 @@ def test_query_waits_for_the_first_of_all_that_may_change_a_table_of_it() -> Non
     assert cluster.applied() == 1
 
 
-@pytest.mark.parametrize("exclusive", [ddl("z", "b"), table_ddl("z", Y, "b")])
-def test_query_waits_for_what_runs_alone_whatever_that_names(exclusive: Operation) -> None:
+@pytest.mark.parametrize(
+    ("exclusive", "applied"),
+    [(ddl("z", "b"), 1), (table_ddl("z", Y, "b"), 1), (unknown_tables("1"), 0)],
+    ids=["DDL", "DDL of a table", "may define anything anew"],
+)
+def test_query_waits_for_what_runs_alone_whatever_that_names(
+    exclusive: Operation, applied: int
+) -> None:
     cluster = Cluster(reading(X))
     cluster.read(slow(), exclusive)
-    assert cluster.applied() == 1
-
-
-def test_query_waits_for_everything_if_there_is_what_may_define_anything_anew() -> None:
-    cluster = Cluster(reading(X))
-    cluster.read(slow(), unknown_tables("1"))
-    assert cluster.applied() == 0
+    assert cluster.applied() == applied
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,16 @@ def test_query_in_a_session_waits_for_everything() -> None:
     assert cluster.analyzed == 0
 
 
-def test_query_whose_table_may_become_another_one_waits_for_everything() -> None:
-    cluster = Cluster(reading(X))
+@pytest.mark.parametrize(
+    ("plan", "name"), [(reading(X), X), (OF_VIEW, "spark_catalog.s.v")], ids=["table", "view"]
+)
+def test_query_whose_table_or_view_may_become_another_one_waits_for_everything(
+    plan: str, name: str
+) -> None:
+    cluster = Cluster(plan)
     cluster.read(slow())
     assert cluster.applied() == 1
-    cluster.read(table_ddl("1", X, "a"))
+    cluster.read(table_ddl("1", name, "a"))
     assert cluster.applied() == cluster.schedule.low == 0
 
 
@@ -170,14 +175,6 @@ def test_query_waits_for_everything_if_something_is_defined_during_the_look() ->
 
     cluster.meanwhile = defined
     assert cluster.applied() is None
-
-
-def test_view_is_seen_through_and_may_be_another_one_itself() -> None:
-    cluster = Cluster(OF_VIEW)
-    cluster.read(slow())
-    assert cluster.applied() == 1
-    cluster.read(table_ddl("1", "spark_catalog.s.v", "a"))
-    assert cluster.applied() == cluster.schedule.low == 0
 
 
 # -- in a client's session ---------------------------------------------------------------------

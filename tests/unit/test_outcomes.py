@@ -9,6 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from haproc.engine.arrow import stream_of
 from haproc.engine.interface import Applied
 from haproc.engine.statement import ArrowRows
 from haproc.replicate.queue.facts import Facts
@@ -22,7 +23,6 @@ from haproc.replicate.queue.outcomes import (
 )
 from haproc.replicate.records.rows import MESSAGE_CHARACTERS_MAX, ApplicationFailure
 from tests.simulation.clock import run
-from tests.unit.canned import stream_of
 from tests.unit.operations import insert, update
 
 OK = OperationOutcome(OutcomeStatus.APPLIED)

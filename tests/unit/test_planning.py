@@ -99,14 +99,22 @@ async def test_place_that_comes_while_one_leaves_is_not_lost() -> None:
     await statements.end("a3")
 
 
-async def test_who_waits_for_too_long_is_told_that_it_is_busy() -> None:
-    planning = Planning(Shares(1), Shares(1))
-    async with planning.turn("a", WAIT_S):
+L = LARGE + 1
+
+
+@pytest.mark.parametrize(
+    ("places", "size", "limit"), [(1, 0, "planned_max"), (9, L, "large_statements_max")]
+)
+async def test_who_waits_for_too_long_is_told_that_it_is_busy(
+    places: int, size: int, limit: str
+) -> None:
+    planning = Planning(Shares(places), Shares(L))
+    async with planning.turn("a", WAIT_S, size):
         with pytest.raises(RequestError) as raised:
-            async with planning.turn("a", 0.01):
+            async with planning.turn("a", 0.01, size):
                 pytest.fail("there is no place")
-    assert raised.value.error_class is ErrorClass.BUSY and "planned_max" in str(raised.value)
-    async with planning.turn("a", WAIT_S):
+    assert raised.value.error_class is ErrorClass.BUSY and f"limits.{limit}" in str(raised.value)
+    async with planning.turn("a", 0.01, size):
         assert planning.waiting == 0
 
 
@@ -160,14 +168,16 @@ QUICK, SLOW = QUICK_S, QUICK_S + 0.1
 async def test_statement_that_is_planned_for_long_counts_no_more_where_the_driver_is_quick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(planning_module, "PLANNED_S_MAX", 0.01)
+    monkeypatch.setattr(planning_module, "PLANNED_S_MAX", 0.2)
     planning = Planning(Shares(2), Shares(1))
     statements = Statements(planning)
     await statements.come("a1", "a2", "a3", "a4")
     planning.probed(QUICK)
     await settled()
     assert statements.planned == ["a1", "a2"]  # nobody takes long yet
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(WAIT_S):
+        while len(planning._late) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     monkeypatch.undo()
     planning.probed(SLOW)
     await settled()
@@ -257,9 +267,6 @@ async def test_statement_that_fails_counts_on_where_the_driver_has_not_said_so(
     await waiting
 
 
-L = LARGE + 1
-
-
 async def test_large_statements_wait_for_one_another_until_the_end_and_small_ones_do_not() -> None:
     planning = Planning(Shares(9), Shares(4 * L, 3 * L))
     statements = Statements(planning, a1=L, a2=100 * L, a3=L, b1=2 * L, b2=L, b3=2 * L)
@@ -325,18 +332,6 @@ async def test_what_the_cluster_was_before_a_turn_was_asked_for_counts() -> None
         async with planning.turn("a", WAIT_S, 0, looked):
             pytest.fail("its tables may not be those any more")
     async with planning.turn("a", WAIT_S):
-        pass
-
-
-async def test_who_waits_for_room_for_too_long_is_told_that_it_is_busy() -> None:
-    planning = Planning(Shares(9), Shares(L))
-    async with planning.turn("a", WAIT_S, L):
-        with pytest.raises(RequestError) as raised:
-            async with planning.turn("a", 0.01, L):
-                pytest.fail("there is no room")
-    assert raised.value.error_class is ErrorClass.BUSY
-    assert "large_statements_max" in str(raised.value)
-    async with planning.turn("a", 0.01, L):
         pass
 
 

@@ -99,7 +99,7 @@ def judged(sql: str) -> Judged:
     verdict = found.judged
     if verdict.treatment is Treatment.REPLICATE:
         for query in queries_of(sql):
-            verdict = with_part(verdict, reading_of(query), CONTEXT, FACTS, MOMENT)
+            verdict = with_part(reading_of(query), verdict, CONTEXT, FACTS, MOMENT)
     return verdict
 
 
@@ -181,7 +181,7 @@ def test_statement_that_a_rule_vouches_for_is_replicated_unless_it_asks_for_chan
     reading = Reading(text, Node("Call", is_tree=True), call)
     with pytest.raises(RefusedError):
         judge_definition(reading, CONTEXT, FACTS, MOMENT)
-    found = judge_definition(reading, CONTEXT, FACTS, MOMENT, vouched=True)
+    found = judge_definition(reading, CONTEXT, Facts(vouched=True), MOMENT)
     assert found is not None
     if becomes is None:
         assert found.judged.treatment is Treatment.REFUSE

@@ -324,7 +324,7 @@ async def test_queries_that_wait_for_their_cluster_keep_no_places(tmp_path: Path
         for _ in range(6):  # each of them has had a place when the next one comes
             asked.append(asyncio.ensure_future(ring.ask(b, QUERY)))
             async with asyncio.timeout(WAIT_S):
-                while b.registry.request_admission.at_rest < len(asked):  # noqa: ASYNC110
+                while b.registry.request_admission._at_rest.taken < len(asked):  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
         assert await ring.name_from(b, consistency="any") == "b"
         b.spark.go.set()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from haproc.engine.arrow import joined
+from haproc.engine.arrow import joined, stream_of
 from haproc.engine.interface import Column
 from haproc.failure import ErrorClass, RequestError
 from haproc.route.rows import lines
@@ -414,26 +414,23 @@ def test_parquet_values_of_a_long_fixed_length_are_counted_with_it() -> None:
     assert max(batch.nbytes for batch in batches) <= 4 << 20
 
 
-def test_what_arrow_has_not_implemented_is_not_called_wrong(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def unable(*_: object) -> None:
-        raise pa.ArrowNotImplementedError("an encoding")
-
-    monkeypatch.setattr("haproc.route.rows.parquet_files._batches", unable)
-    told = refusal(parquet(pa.table({"id": [1]})), Form(PARQUET))
-    assert "Arrow cannot read it: an encoding" in told and "not a Parquet file" not in told
-
-
-def test_parquet_that_takes_too_much_memory_is_told_with_its_row_group(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (pa.ArrowNotImplementedError("an encoding"), "Arrow cannot read it: an encoding"),
+        (pa.ArrowMemoryError("realloc failed"), "row group 1 takes too much memory"),
+    ],
+    ids=["not implemented", "memory"],
+)
+def test_parquet_that_arrow_is_unable_to_read_is_not_called_wrong(
+    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unable(*_: object, **__: object) -> None:
-        raise pa.ArrowMemoryError("realloc of size 4096000000 failed")
+        raise error
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", unable)
     told = refusal(parquet(pa.table({"id": [1]})), Form(PARQUET))
-    assert "row group 1 takes too much memory" in told and "not a Parquet file" not in told
+    assert reason in told and "not a Parquet file" not in told
 
 
 @pytest.mark.parametrize(
@@ -477,16 +474,13 @@ def test_parquet_text_that_is_no_utf_8_is_refused(dictionary: bool) -> None:
 
 
 def test_arrow_rows_by_position_or_by_names_of_the_request() -> None:
-    sink = io.BytesIO()
-    table = pa.table({"0": [1], "1": ["x"]})
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+    sent = stream_of(pa.table({"0": [1], "1": ["x"]}))
     for columns in ('id,"Name"', "*"):
         own = COLUMNS[:2]
-        stream = fitted(sink.getvalue(), own, 1 << 20, Form(columns=columns))
+        stream = fitted(sent, own, 1 << 20, Form(columns=columns))
         assert pa.ipc.open_stream(stream).read_all().to_pylist() == [{"id": 1, "Name": "x"}]
     with pytest.raises(RequestError, match="the rows have 2 columns, and 5 are named"):
-        fitted(sink.getvalue(), COLUMNS, 1 << 20, Form(columns="*"))
+        fitted(sent, COLUMNS, 1 << 20, Form(columns="*"))
 
 
 def test_many_wrong_columns_are_counted() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -79,25 +81,35 @@ async def ring(
         yield both, both.a, spark
 
 
+Begin: TypeAlias = Callable[..., AbstractAsyncContextManager[tuple[Pair, HAProc, ReadingSpark]]]
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
+    """Return a function that begins a ring with these rules."""
+    folders = count()
+
+    def begun(rules: str, wait_s: float = 5.0) -> Any:
+        return ring(tmp_path / str(next(folders)), monkeypatch, rules, wait_s)
+
+    return begun
+
+
 def error_of(answer: dict[str, Any]) -> str:
     """Return the class of the error that an answer tells, or how it ended."""
     return str(answer.get("error_class") or answer["status"]["state"])
 
 
-async def test_query_of_a_view_over_a_refused_table_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, spark):
+async def test_query_of_a_view_over_a_refused_table_is_refused(begin: Begin) -> None:
+    async with begin(REFUSE) as (both, a, spark):
         answer = await both.ask(a, "SELECT * FROM v")
         assert error_of(answer) == "HAPROC_REFUSED_BY_RULE", answer
         assert error_of(await both.ask(a, "SELECT * FROM t")) == "SUCCEEDED"
         assert spark.queries == ["SELECT * FROM t"]
 
 
-async def test_query_that_another_cluster_refuses_by_a_rule_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with ring(tmp_path, monkeypatch, REFUSE, wait_s=0.2) as (both, a, spark):
+async def test_query_that_another_cluster_refuses_by_a_rule_is_refused(begin: Begin) -> None:
+    async with begin(REFUSE, wait_s=0.2) as (both, a, spark):
         both.b.spark.go.clear()  # so it lags, and forwards what is to be fresh
         await both.ask(a, "INSERT INTO t VALUES (1)")
         fresh = {"consistency": "linearizable"}
@@ -109,10 +121,8 @@ async def test_query_that_another_cluster_refuses_by_a_rule_is_refused(
         both.b.spark.go.set()
 
 
-async def test_query_is_read_once_until_something_is_defined_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, spark):
+async def test_query_is_read_once_until_something_is_defined_anew(begin: Begin) -> None:
+    async with begin(REFUSE) as (both, a, spark):
         for _ in range(3):
             assert error_of(await both.ask(a, "SELECT * FROM t")) == "SUCCEEDED"
         assert spark.looks == 1
@@ -121,11 +131,9 @@ async def test_query_is_read_once_until_something_is_defined_anew(
         assert spark.looks == 2
 
 
-async def test_statement_is_refused_by_what_it_computes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_statement_is_refused_by_what_it_computes(begin: Begin) -> None:
     rules = "- {expression: AttributeRef*, refuse: nobody looks}"
-    async with ring(tmp_path, monkeypatch, rules) as (both, a, _):
+    async with begin(rules) as (both, a, _):
         for sql in ("SELECT * FROM t", INSERT):
             assert error_of(await both.ask(a, sql)) == "HAPROC_REFUSED_BY_RULE"
         assert error_of(await both.ask(a, "INSERT INTO t VALUES (1)")) == "SUCCEEDED"
@@ -142,17 +150,15 @@ async def test_statement_is_refused_by_what_it_computes(
     ids=["of another", "of another kind", "behind one that decides", "of writes"],
 )
 async def test_query_about_which_no_rule_decides_by_table_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: str
+    begin: Begin, rules: str
 ) -> None:
-    async with ring(tmp_path, monkeypatch, rules) as (both, a, spark):
+    async with begin(rules) as (both, a, spark):
         assert error_of(await both.ask(a, "SELECT * FROM v")) == "SUCCEEDED"
         assert spark.looks == 0
 
 
-async def test_refusal_holds_for_a_query_whose_tables_spark_does_not_tell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, spark):
+async def test_refusal_holds_for_a_query_whose_tables_spark_does_not_tell(begin: Begin) -> None:
+    async with begin(REFUSE) as (both, a, spark):
         answer = await both.ask(a, "SELECT * FROM csv_reader")
         assert error_of(answer) == "HAPROC_REFUSED_BY_RULE"
         assert error_of(await both.ask(a, "SELECT wrong")) not in (
@@ -162,10 +168,8 @@ async def test_refusal_holds_for_a_query_whose_tables_spark_does_not_tell(
         assert spark.queries == []
 
 
-async def test_what_is_explained_or_described_is_read_for_its_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, spark):
+async def test_what_is_explained_or_described_is_read_for_its_tables(begin: Begin) -> None:
+    async with begin(REFUSE) as (both, a, spark):
         assert error_of(await both.ask(a, "EXPLAIN EXTENDED SELECT * FROM v")) == (
             "HAPROC_REFUSED_BY_RULE"
         )
@@ -173,10 +177,8 @@ async def test_what_is_explained_or_described_is_read_for_its_tables(
         assert spark.texts == ["SELECT * FROM v", "SELECT * FROM t"]
 
 
-async def test_reading_of_a_query_stands_for_no_other_kind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, spark):
+async def test_reading_of_a_query_stands_for_no_other_kind(begin: Begin) -> None:
+    async with begin(REFUSE) as (both, a, spark):
         for text in ("DESCRIBE v", "EXPLAIN SELECT * FROM v"):
             asked = await a.service._understood(Request("r", SentSql(text), "f"))
             readings = a.service._making.readings
@@ -186,11 +188,9 @@ async def test_reading_of_a_query_stands_for_no_other_kind(
             assert spark.looks == looks + 1
 
 
-async def test_kept_answer_is_given_only_where_the_rules_let_it_be_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_kept_answer_is_given_only_where_the_rules_let_it_be_kept(begin: Begin) -> None:
     rules = "- {table: spark_catalog.secret.*, cache: false}\n- {name: dash, cache: true}"
-    async with ring(tmp_path, monkeypatch, rules) as (both, a, spark):
+    async with begin(rules) as (both, a, spark):
         for hit in (False, True):
             assert (await cached(both, a, "SELECT name FROM t") or {})["hit"] is hit
         for _ in range(2):
@@ -199,11 +199,9 @@ async def test_kept_answer_is_given_only_where_the_rules_let_it_be_kept(
         assert spark.looks == 2  # one reading tells the rules, and what the answer rests on
 
 
-async def test_write_that_reads_a_refused_table_is_refused_and_not_in_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_write_that_reads_a_refused_table_is_refused_and_not_in_the_log(begin: Begin) -> None:
     rules = "- {table: spark_catalog.default.u, refuse: secret}"
-    async with ring(tmp_path, monkeypatch, rules) as (both, a, _):
+    async with begin(rules) as (both, a, _):
         assert error_of(await both.ask(a, INSERT)) == "HAPROC_REFUSED_BY_RULE"
         assert error_of(await both.ask(a, "INSERT INTO u VALUES (1)")) == "HAPROC_REFUSED_BY_RULE"
         assert error_of(await both.ask(a, "INSERT INTO t VALUES (1)")) == "SUCCEEDED"
@@ -212,10 +210,10 @@ async def test_write_that_reads_a_refused_table_is_refused_and_not_in_the_log(
 
 
 async def test_write_gets_budget_and_concern_by_what_it_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = "- {table: '*.u', apply_budget_s: 9, write_concern: majority}"
-    async with ring(tmp_path, monkeypatch, rules) as (_, a, _):
+    async with begin(rules) as (_, a, _):
         made: list[Operation] = []
 
         async def write(request: Request, make: Any, logged: Any) -> WriteAttempt:
@@ -235,11 +233,9 @@ async def test_write_gets_budget_and_concern_by_what_it_reads(
         assert made[0].apply_budget_s == 9
 
 
-async def test_write_gets_its_class_by_what_it_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_write_gets_its_class_by_what_it_reads(begin: Begin) -> None:
     rules = "- {table: '*.u', class: synchronous_parallel}"
-    async with ring(tmp_path, monkeypatch, rules) as (_, a, _):
+    async with begin(rules) as (_, a, _):
         asked = await a.service._understood(Request("r", SentSql(INSERT), "f"))
         assert asked.statement.operation_class is OperationClass.ASYNCHRONOUS
         made = await a.service._making.operation(asked)
@@ -247,10 +243,10 @@ async def test_write_gets_its_class_by_what_it_reads(
 
 
 async def test_query_that_a_rule_makes_a_write_by_its_table_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = "- {kind: select, table: spark_catalog.secret.*, class: synchronous}"
-    async with ring(tmp_path, monkeypatch, rules) as (both, a, spark):
+    async with begin(rules) as (both, a, spark):
         written = []
 
         async def write(asked: Understood, since: int) -> Any:
@@ -265,9 +261,9 @@ async def test_query_that_a_rule_makes_a_write_by_its_table_is_one(
 
 
 async def test_query_during_whose_start_its_names_changed_is_not_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, spark):
+    async with begin(REFUSE) as (both, a, spark):
         definitions = a.core.log_state.definitions
         spark.meanwhile = a.core.watermarks.defined
         assert error_of(await both.ask(a, "SELECT * FROM t")) == "SUCCEEDED"  # of other names
@@ -276,9 +272,9 @@ async def test_query_during_whose_start_its_names_changed_is_not_answered(
 
 
 async def test_query_while_its_names_are_being_defined_is_not_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, _):
+    async with begin(REFUSE) as (both, a, _):
         op = SimpleNamespace()
         running = SimpleNamespace(running=True, op=op)
         monkeypatch.setattr(a.core.schedule, "unfinished", lambda: iter([running]))
@@ -294,12 +290,10 @@ async def test_query_while_its_names_are_being_defined_is_not_answered(
             assert error_of(await both.ask(a, "SELECT * FROM t")) == state
 
 
-async def test_session_may_make_nothing_of_a_refused_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_session_may_make_nothing_of_a_refused_table(begin: Begin) -> None:
     text = "CREATE TEMPORARY VIEW v AS SELECT * FROM t"
     rules = "- {table: spark_catalog.default.t, refuse: secret}"
-    async with ring(tmp_path, monkeypatch, rules) as (both, a, spark):
+    async with begin(rules) as (both, a, spark):
         url = a.config.url(a.config.cluster("a").listen) + "/api/ha/sessions/s"
         async with both.http.put(url, json={"statements": [text]}) as response:
             assert "HAPROC_REFUSED_BY_RULE" in await response.text()
@@ -310,32 +304,26 @@ async def test_session_may_make_nothing_of_a_refused_table(
 FUNCTION = "CREATE FUNCTION g() RETURNS INT RETURN (SELECT max(a) FROM t)"
 
 
-async def test_function_is_refused_by_what_its_body_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, _s):
+async def test_function_is_refused_by_what_its_body_reads(begin: Begin) -> None:
+    async with begin(REFUSE) as (_, a, _s):
         asked = await a.service._understood(Request("r", SentSql(FUNCTION), "f"))
         made = await a.service._making.operation(asked)
         assert not made.operation.tables_known  # who calls it is not told apart
         assert made.operation.reads == {"spark_catalog.default.t"}
     rules = "- {table: spark_catalog.default.t, refuse: secret}"
-    async with ring(tmp_path / "b", monkeypatch, rules) as (both, a, _):
+    async with begin(rules) as (both, a, _):
         assert error_of(await both.ask(a, FUNCTION)) == "HAPROC_REFUSED_BY_RULE"
 
 
-async def test_schema_is_made_whatever_tables_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, _):
+async def test_schema_is_made_whatever_tables_are_refused(begin: Begin) -> None:
+    async with begin(REFUSE) as (both, a, _):
         asked = await a.service._understood(Request("r", SentSql("CREATE SCHEMA s"), "f"))
         assert (await a.service._making.operation(asked)).operation.kind is Kind.CREATE_NAMESPACE
         assert error_of(await both.ask(a, "DROP SCHEMA s CASCADE")) == "HAPROC_REFUSED_BY_RULE"
 
 
-async def test_plan_is_refused_by_what_its_dataframes_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, spark):
+async def test_plan_is_refused_by_what_its_dataframes_read(begin: Begin) -> None:
+    async with begin(REFUSE) as (_, a, spark):
         plan = plan_of(lambda s: s.table("v").summary().collect()).SerializeToString()
         request = Request("r", SentPlan(plan), "f")
         with pytest.raises(RequestError) as caught:
@@ -345,10 +333,10 @@ async def test_plan_is_refused_by_what_its_dataframes_read(
 
 
 async def test_kept_answer_is_not_given_where_its_names_changed_while_the_query_waited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = "- {table: spark_catalog.secret.*, refuse: secret}\n- {name: dash, cache: true}"
-    async with ring(tmp_path, monkeypatch, rules) as (both, a, _):
+    async with begin(rules) as (both, a, _):
         for hit in (False, True):
             assert (await cached(both, a, "SELECT name FROM t") or {})["hit"] is hit
         remembered = a.service._ruling.remembered
@@ -369,34 +357,30 @@ async def test_kept_answer_is_not_given_where_its_names_changed_while_the_query_
     ],
 )
 async def test_rules_decide_about_a_dataframe_of_rows_that_nobody_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[Any], Any]
+    begin: Begin, program: Callable[[Any], Any]
 ) -> None:
     request = Request("r", SentPlan(plan_of(program).SerializeToString()), "f")
-    async with ring(tmp_path, monkeypatch, "- {table: '*.t', class: synchronous}") as (_, a, _s):
+    async with begin("- {table: '*.t', class: synchronous}") as (_, a, _s):
         made = await a.service._making.operation(await a.service._understood(request))
         assert made.operation.operation_class is OperationClass.SYNCHRONOUS
-    async with ring(tmp_path / "b", monkeypatch, "- {table: '*.t', refuse: secret}") as (_, a, _s):
+    async with begin("- {table: '*.t', refuse: secret}") as (_, a, _s):
         with pytest.raises(RefusedError, match="secret"):
             await a.service._making.operation(await a.service._understood(request))
 
 
-async def test_clone_is_refused_by_the_table_that_it_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_clone_is_refused_by_the_table_that_it_names(begin: Begin) -> None:
     command, plan = DeltaCommand(), protos.base.Plan()
     command.clone_table.table.table_or_view_name = "secret.x"
     command.clone_table.target = "t"
     plan.command.extension.Pack(command)
     request = Request("r", SentPlan(plan.SerializeToString()), "f")
-    async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, _s):
+    async with begin(REFUSE) as (_, a, _s):
         with pytest.raises(RefusedError, match="secret"):
             await a.service._making.operation(await a.service._understood(request))
 
 
-async def test_call_of_the_catalog_is_refused_by_the_table_that_it_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with ring(tmp_path, monkeypatch, "- {table: '*.t', refuse: secret}") as (_, a, _s):
+async def test_call_of_the_catalog_is_refused_by_the_table_that_it_names(begin: Begin) -> None:
+    async with begin("- {table: '*.t', refuse: secret}") as (_, a, _s):
         plan = plan_of(lambda s: s.catalog.cacheTable("t")).SerializeToString()
         with pytest.raises(RequestError) as caught:
             await a.service.decide(Request("r", SentPlan(plan), "f"))
@@ -404,9 +388,9 @@ async def test_call_of_the_catalog_is_refused_by_the_table_that_it_names(
 
 
 async def test_plan_that_changes_its_session_counts_while_nothing_else_changes_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with ring(tmp_path, monkeypatch, "- {table: '*.other', refuse: no}") as (_, a, _s):
+    async with begin("- {table: '*.other', refuse: no}") as (_, a, _s):
         await a.service.open_session("s", "ann", [], afresh=True)
         plan = plan_of(lambda s: s.table("t").createTempView("x")).SerializeToString()
         request = Request("r", SentPlan(plan), "f", "ann", session_id="s")

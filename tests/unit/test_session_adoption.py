@@ -29,6 +29,13 @@ async def entered(member: Member, session_id: str = "s", *, create: bool = False
     return session
 
 
+async def begun() -> tuple[Ring, Member, Member, ClientSession]:
+    """Return a ring, two of its members, and a session that the first one has begun."""
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    return ring, a, b, await entered(a, create=True)
+
+
 def spark(session: ClientSession) -> FakeSpark:
     assert isinstance(session.spark, FakeSpark)
     return session.spark
@@ -41,9 +48,7 @@ async def refused(call: object) -> str:
 
 
 async def test_session_goes_on_elsewhere_with_what_was_recorded_in_its_order() -> None:
-    ring = Ring()
-    a, b = ring.member("a"), ring.member("b")
-    session = await entered(a, create=True)
+    _, a, b, session = await begun()
     await a.sessions.record(session, SqlEntry("v1"))
     await a.sessions.record(session, SettingsEntry(SALES))
     await a.sessions.record(session, SqlEntry("v2"))
@@ -72,9 +77,7 @@ async def test_session_made_anew_waits_for_the_log_only_if_it_holds_what_rests_o
 
 
 async def test_settings_one_after_the_other_are_one_entry() -> None:
-    ring = Ring()
-    a, b = ring.member("a"), ring.member("b")
-    session = await entered(a, create=True)
+    ring, a, b, session = await begun()
     for value in "123":
         await a.sessions.record(session, ConfEntry((("k", value), (f"k{value}", "x"))))
     await a.sessions.record(session, ConfEntry((), ("k1",)))
@@ -150,9 +153,7 @@ async def test_session_is_made_anew_when_spark_lost_it() -> None:
 
 
 async def test_step_that_cannot_be_run_again_is_named() -> None:
-    ring = Ring()
-    a, b = ring.member("a"), ring.member("b")
-    session = await entered(a, create=True)
+    _, a, b, session = await begun()
     await a.sessions.record(session, SqlEntry("CREATE TEMP VIEW v"))
     b.engine.fails.add("CREATE TEMP VIEW v")
     with pytest.raises(RequestError, match=r"step 1 of 1 .*CREATE TEMP VIEW v") as caught:
@@ -206,9 +207,7 @@ async def test_step_that_cannot_be_looked_at_is_undone() -> None:
 
 
 async def test_clone_holds_the_same_and_goes_its_own_way() -> None:
-    ring = Ring()
-    a, b = ring.member("a"), ring.member("b")
-    session = await entered(a, create=True)
+    _, a, b, session = await begun()
     blob = await a.sessions.put_blob(session, b"import os")
     await a.sessions.record(session, ArtifactEntry("pyfiles/x.py", (blob,), 9))
     copy = await a.sessions.clone(session, "t")
@@ -224,9 +223,7 @@ async def test_clone_holds_the_same_and_goes_its_own_way() -> None:
 
 
 async def test_session_begun_afresh_holds_nothing_of_before() -> None:
-    ring = Ring()
-    a, b = ring.member("a"), ring.member("b")
-    session = await entered(a, create=True)
+    ring, a, b, session = await begun()
     await a.sessions.record(session, SqlEntry("old"))
     anew = await b.sessions.begin_afresh("u", "s")
     await b.sessions.record(anew, SqlEntry("new"))
@@ -234,9 +231,7 @@ async def test_session_begun_afresh_holds_nothing_of_before() -> None:
 
 
 async def test_session_is_rebuilt_as_it_was_at_an_ordinal() -> None:
-    ring = Ring()
-    a, b = ring.member("a"), ring.member("b")
-    session = await entered(a, create=True)
+    _, a, b, session = await begun()
     await a.sessions.record(session, SqlEntry("v1"))
     entries = session.next_ordinal
     await a.sessions.record(session, SqlEntry("v2"))
@@ -311,9 +306,7 @@ async def test_session_that_is_adopted_behind_a_statement_is_not_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The statement counts, but the copy that has run it takes in nothing any more."""
-    ring = Ring()
-    a, b = ring.member("a"), ring.member("b")
-    session = await entered(a, create=True)
+    _, a, b, session = await begun()
     unchanged, append = session.unchanged(), SessionStore.append
 
     async def then_b_adopts(
@@ -385,9 +378,7 @@ def made(name: str, number: int) -> SqlEntry:
 
 
 async def test_entry_takes_the_place_of_those_of_its_name_and_keeps_their_ids() -> None:
-    ring = Ring()
-    a, b = ring.member("a"), ring.member("b")
-    session = await entered(a, create=True)
+    ring, a, b, session = await begun()
     for number in range(3):
         await a.sessions.record(session, made("v", number), f"id{number}")
         await a.sessions.record(session, SettingsEntry(SALES))
@@ -422,9 +413,7 @@ async def away(*_: Any) -> None:
 
 async def test_session_whose_view_was_replaced_since_is_not_rebuilt_as_it_was() -> None:
     """The rows of a write that rests on it would be those of the newer view."""
-    ring = Ring()
-    a, b = ring.member("a"), ring.member("b")
-    session = await entered(a, create=True)
+    _, a, b, session = await begun()
     await a.sessions.record(session, made("v", 0))
     entries = session.next_ordinal
     await a.sessions.record(session, made("w", 1))
@@ -436,9 +425,7 @@ async def test_session_whose_view_was_replaced_since_is_not_rebuilt_as_it_was() 
 
 
 async def test_view_that_spark_refuses_breaks_its_name_and_nothing_else() -> None:
-    ring = Ring()
-    a, b = ring.member("a"), ring.member("b")
-    session = await entered(a, create=True)
+    _, a, b, session = await begun()
     lost = made("v", 0)
     await a.sessions.record(session, lost)
     await a.sessions.record(session, made("w", 1))
@@ -462,9 +449,7 @@ async def test_view_that_spark_refuses_breaks_its_name_and_nothing_else() -> Non
 async def test_function_that_spark_refuses_breaks_its_name_and_nothing_else(
     text: str, returns: str
 ) -> None:
-    ring = Ring()
-    a, b = ring.member("a"), ring.member("b")
-    session = await entered(a, create=True)
+    _, a, b, session = await begun()
     await a.sessions.record(session, SqlEntry(text, effect_of_sql(text)))
     await a.sessions.record(session, made("w", 1))
     b.engine.fails.add(text)

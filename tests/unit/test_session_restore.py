@@ -10,24 +10,24 @@ import pyarrow as pa
 import pytest
 
 from haproc import protos, wire
+from haproc.engine.arrow import stream_of
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, SessionFile, Settings
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.route.streams import Collected
 from haproc.sessions.adoption import restore
-from haproc.sessions.client import ClientSession, left_by, stream_of
+from haproc.sessions.client import ClientSession, left_by
 from haproc.sessions.durable import Numbered
 from haproc.sessions.journal import (
     Effect,
     Kept,
     PlanEntry,
-    SessionState,
     SqlEntry,
     Variable,
     VariablesEntry,
 )
 
-ONE = stream_of(pa.record_batch([pa.array([1])], ["v"]))
+ONE = stream_of(pa.table({"v": [1]}))
 
 
 class Fresh:
@@ -65,7 +65,7 @@ async def made_anew(fresh: Fresh, *entries: Kept) -> list[str]:
     async def blob(sha256: str) -> bytes:
         raise NotImplementedError
 
-    await restore(fresh, SessionState(Settings()), entries, blob, 1.0)
+    await restore(fresh, Settings(), entries, blob, 1.0)
     return fresh.ran
 
 
@@ -112,7 +112,7 @@ class Spark:
 
     async def query(self, statement: SqlText, *, timeout_s: float) -> Collected:
         names = self._asked(statement.sql)
-        return Collected((stream_of(pa.record_batch([pa.array([1])] * len(names), names)),))
+        return Collected((stream_of(pa.table([[1]] * len(names), names)),))
 
 
 async def test_variable_that_is_missing_stays_in_the_journal_beside_what_is_set() -> None:

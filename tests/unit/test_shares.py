@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from haproc.config.sections import Limits, User
 from haproc.config.shares import Denied, Shares, user_max
+from haproc.engine.arrow import stream_of
 from haproc.failure import RequestError
 from haproc.statements import registry as registry
-from tests.unit.canned import Canned, chunks_of, stream_of
+from tests.unit.canned import Canned, chunks_of
 from tests.unit.door_rig import ARROW, STATEMENTS, Rig, door, make_config, until
 from tests.unit.session_rig import Ring
 

@@ -20,12 +20,13 @@ from haproc.config.sections import Limits
 from haproc.config.shares import Shares
 from haproc.doors.apps import REGISTRY, SPOOLS
 from haproc.doors.http import bodies
+from haproc.engine.arrow import stream_of
 from haproc.engine.interface import Column
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.route.model import SentRows
 from haproc.route.rows.forms import ARROW, Form, FormKind
 from haproc.route.spooled import SpooledBody, Spools
-from tests.unit.canned import WRITE, stream_of
+from tests.unit.canned import WRITE
 from tests.unit.door_rig import WAIT_S, Rig, door, until
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from haproc.classify.model import Kind
 from haproc.config.sections import Limits
+from haproc.engine.arrow import stream_of
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.replicate.records.operation import Operation
 from tests.simulation.clock import run
-from tests.unit.canned import stream_of
 from tests.unit.draining_rig import NullEngine, member
 from tests.unit.operations import insert, update
 

@@ -1,6 +1,6 @@
 """The check that Arrow rows fit a table without loss, and the rows in Spark's plain form.
 
-`fits` looks at the types alone. `plain` rewrites what Spark's Arrow reader does not accept
+`fits` looks at the types alone. `converted` rewrites what Spark's Arrow reader does not accept
 (dictionaries, compressed or large buffers, other time units, unsigned numbers), and checks the
 values: a null in a column without nulls, a nanosecond that would be cut off. A stream's own
 statement about nulls is not passed on. The table decides about nulls, and so rows of two requests
@@ -165,11 +165,6 @@ def _has_null(kind: pa.DataType) -> bool:
     return any(_has_null(kind.field(at).type) for at in range(kind.num_fields))
 
 
-def plain(table: pa.Table, columns: Sequence[Column]) -> bytes:
-    """Return rows that `fits` accepted as a stream that Spark reads; raises RowsError."""
-    return encoded(converted(table, columns))
-
-
 def converted(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
     """Return rows that `fits` accepted in types that Spark reads; raises RowsError."""
     nullable = {column.name.lower(): column.nullable for column in columns}
@@ -184,10 +179,9 @@ def converted(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
         raise RowsError([f"{table.num_rows} rows have no columns"])  # Arrow itself loses them
     schema = pa.schema([pa.field(f.name, _plain_type(f.type)) for f in table.schema])
     try:
-        converted = table.cast(schema)
+        return table.cast(schema)
     except pa.ArrowException as error:
         raise RowsError([f"a value would lose something: {str(error)[:200]}"]) from error
-    return converted
 
 
 def encoded(table: pa.Table) -> bytes:

@@ -15,7 +15,7 @@ from haproc.engine.interface import Chunk, Column
 from haproc.engine.statement import ROWS_MAX
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.route.rows.csv_lines import csv_rows
-from haproc.route.rows.fitting import converted, encoded, fits, plain, untyped
+from haproc.route.rows.fitting import converted, encoded, fits, untyped
 from haproc.route.rows.forms import (
     ARROW,
     NOT_OF_FORM,
@@ -255,40 +255,36 @@ def makes_a_record(stream: bytes, bytes_max: int) -> bool:
 
 def read(stream: bytes, bytes_max: int) -> pa.Table:
     """Return the rows of an Arrow IPC stream, which must fit a record; raises RowsError."""
-    with clients_fault(_NO_ARROW):
-        return _read(stream, bytes_max)
-
-
-def _read(stream: bytes, bytes_max: int) -> pa.Table:
-    found = extent(io.BytesIO(stream), bytes_max)
-    if found.rows > ROWS_MAX:
-        raise RowsError([f"{found.rows} rows are more than {ROWS_MAX}"])
     batches: list[pa.RecordBatch] = []
     size = 0
-    source = pa.BufferReader(stream)
-    with pa.ipc.open_stream(source) as reader:
-        schema = reader.schema
-        for batch in reader:
-            batch.validate(full=True)
-            size += batch_bytes(batch)
-            if size > bytes_max:
-                raise RowsError([f"the rows are larger than {bytes_max} bytes unpacked"])
-            batches.append(batch)
-        behind = len(stream) - source.tell()
-    if behind:
-        raise RowsError([f"{behind} bytes stand behind the end of the stream: send one stream"])
-    return pa.Table.from_batches(batches, schema)
+    with clients_fault(_NO_ARROW):
+        found = extent(io.BytesIO(stream), bytes_max)
+        if found.rows > ROWS_MAX:
+            raise RowsError([f"{found.rows} rows are more than {ROWS_MAX}"])
+        source = pa.BufferReader(stream)
+        with pa.ipc.open_stream(source) as reader:
+            schema = reader.schema
+            for batch in reader:
+                batch.validate(full=True)
+                size += batch_bytes(batch)
+                if size > bytes_max:
+                    raise RowsError([f"the rows are larger than {bytes_max} bytes unpacked"])
+                batches.append(batch)
+            behind = len(stream) - source.tell()
+        if behind:
+            raise RowsError([f"{behind} bytes stand behind the end of the stream: send one stream"])
+        return pa.Table.from_batches(batches, schema)
 
 
 def fitted(stream: bytes, columns: Sequence[Column], bytes_max: int, form: Form = ARROW) -> bytes:
     """Return a client's Arrow rows as Spark takes them; raises RequestError if they don't fit."""
     try:
         with clients_fault(_NO_ARROW):
-            table = _read(stream, bytes_max)
+            table = read(stream, bytes_max)
             table = table.rename_columns(_names(table.schema, form, columns))
             if problems := fits(table.schema, columns):
                 raise RowsError(problems)
-            return plain(table, columns)
+            return encoded(converted(table, columns))
     except RowsError as error:
         raise misfit(error) from error
 
