@@ -60,12 +60,10 @@ class SparkLane:
         authorise: Authorise = anybody,
         *,
         pool: str = "",
-        small_statement_timeout_s: float,
-        applied_bytes_max: int,
     ) -> None:
         self._remote = remote
-        self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s, pool)
-        self._applied_bytes_max = applied_bytes_max
+        self._session = ConfiguredSession(remote, defaults, pool)
+        self._applied_bytes_max = remote.channel.limits.applied_bytes_max
         self._one_at_a_time = asyncio.Lock()
         self._authorise = authorise
         self._in_doubt = True

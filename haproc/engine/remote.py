@@ -90,6 +90,11 @@ class RemoteSession:
         """The number of abandoned operations that still run: the session must not be dropped."""
 
     @property
+    def small_timeout_s(self) -> float:
+        """The deadline of HAProc's own small statements."""
+        return self.channel.limits.small_statement_timeout_s
+
+    @property
     def names(self) -> Names:
         """The session's ids; the server's own id is empty until it is known."""
         return Names(self.id, self._observed)
@@ -232,11 +237,11 @@ class RemoteSession:
         response = await self._config(operation)
         return [prefix + pair.key.removeprefix(prefix) for pair in response.pairs]
 
-    async def schema(self, relation: Any, timeout_s: float) -> Any:
+    async def schema(self, relation: Any) -> Any:
         """Return the schema (a DataType message) of a relation without running it."""
         request = self._request(_base.AnalyzePlanRequest)
         request.schema.plan.root.CopyFrom(relation)
-        response = await self._unary("AnalyzePlan", request, timeout_s)
+        response = await self._unary("AnalyzePlan", request, self.small_timeout_s)
         return response.schema.schema
 
     async def interrupt(self, operation_id: str | None = None) -> None:
@@ -388,7 +393,7 @@ class RemoteSession:
 
     async def _config(self, operation: Any) -> Any:
         request = self._request(_base.ConfigRequest, operation=operation)
-        return await self._unary("Config", request, self.channel.limits.small_statement_timeout_s)
+        return await self._unary("Config", request, self.small_timeout_s)
 
     async def _unary(self, name: str, request: Any, timeout_s: float) -> Any:
         epoch = self.epoch

@@ -24,7 +24,7 @@ _FINGERPRINT: Final = "haproc/standing"
 
 def version_plan() -> Any:
     """Return the plan that gives one row about the server, see `engine.server`."""
-    return _plan(_VERSION, b"")
+    return plugin_plan(_VERSION, b"")
 
 
 def reading_plan(statement: SqlText | SparkPlan, *, parsed_only: bool = False) -> bytes:
@@ -35,7 +35,7 @@ def reading_plan(statement: SqlText | SparkPlan, *, parsed_only: bool = False) -
         "analyze": not parsed_only,
         "columns": isinstance(statement, SparkPlan),
     }
-    return bytes(_plan(_READ, json.dumps(request).encode()).SerializeToString())
+    return bytes(plugin_plan(_READ, json.dumps(request).encode()).SerializeToString())
 
 
 def fingerprint_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]]) -> Any:
@@ -46,7 +46,7 @@ def fingerprint_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool
     request = [
         {"sort": sort, "parts": [*parts], "content": content} for sort, parts, content in named
     ]
-    return _plan(_FINGERPRINT, json.dumps({"folder": folder, "named": request}).encode())
+    return plugin_plan(_FINGERPRINT, json.dumps({"folder": folder, "named": request}).encode())
 
 
 def _of_text(sql: str) -> bytes:
@@ -55,7 +55,8 @@ def _of_text(sql: str) -> bytes:
     return bytes(plan.SerializeToString())
 
 
-def _plan(what: str, request: bytes) -> Any:
+def plugin_plan(what: str, request: bytes) -> Any:
+    """Return the plan that the plugin answers; ``what`` names the question."""
     plan = protos.base.Plan()
     plan.root.extension.type_url = what
     plan.root.extension.value = request

@@ -266,6 +266,14 @@ def metadata_of(schema: Any) -> frozenset[str]:
 
 
 async def all_rows(
+    remote: RemoteSession, query: str | Any, timeout_s: float | None = None
+) -> list[dict[str, Any]]:
+    """Return the rows of a query, a text or a plan; raises EngineError. By default a small one."""
+    found = each_row(remote, query, timeout_s or remote.small_timeout_s)
+    return [row async for row in found]
+
+
+async def each_row(
     remote: RemoteSession,
     query: str | Any,
     timeout_s: float,
@@ -298,7 +306,7 @@ async def rows_in_turn(
     wait, operation_id = remote.channel.tasks.wait(), str(uuid.uuid4())
 
     async def read() -> list[dict[str, Any]]:
-        found = all_rows(
+        found = each_row(
             remote, query, WAIT_S_MAX, operation_id=operation_id, receive=wait.report.receive
         )
         return [row async for row in found]
@@ -327,10 +335,9 @@ def _late(timeout_s: float, *, is_held: bool) -> EngineError:
     return EngineError(ErrorKind.AVAILABILITY, message, error_class=ErrorClass.CORES_HELD)
 
 
-async def single_row(remote: RemoteSession, sql: str, timeout_s: float) -> dict[str, Any]:
-    """Return the row of a query that gives one row."""
-    rows = [row async for row in all_rows(remote, sql, timeout_s)]
-    return rows[0]
+async def single_row(remote: RemoteSession, sql: str) -> dict[str, Any]:
+    """Return the row of a small query that gives one row."""
+    return (await all_rows(remote, sql))[0]
 
 
 async def last_version(
@@ -344,7 +351,7 @@ async def last_version(
     """
     for limit in (f" LIMIT {history_rows}", ""):
         versions, commits = [], 0
-        async for row in all_rows(remote, f"DESCRIBE HISTORY {table}{limit}", HISTORY_TIMEOUT_S):
+        async for row in each_row(remote, f"DESCRIBE HISTORY {table}{limit}", HISTORY_TIMEOUT_S):
             commits += 1
             found = confs.version_in(row["userMetadata"] or "", application)
             if found is not None:
@@ -410,8 +417,7 @@ class SparkHistories:
         ]
 
     async def _rows(self, sql: str) -> list[dict[str, Any]]:
-        async def rows(own: RemoteSession) -> list[dict[str, Any]]:
-            return [row async for row in all_rows(own, sql, HISTORY_TIMEOUT_S)]
-
-        found: list[dict[str, Any]] = await self._in_session(rows)
+        found: list[dict[str, Any]] = await self._in_session(
+            lambda own: all_rows(own, sql, HISTORY_TIMEOUT_S)
+        )
         return found

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from copy import copy
 from typing import Any, cast
 
 import pytest
 
-from haproc.engine.asking import QueryStream, SparkRelay
+from haproc.engine.asking import Asking, SparkRelay
 from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.errors import SESSION_CHANGED, EngineError, ErrorKind
 from haproc.engine.remote import RemoteSession
+from haproc.engine.statement import SqlText
 from haproc.engine.tasks import Phase
 
 
@@ -102,12 +103,16 @@ async def test_driver_plans_nothing_while_a_lost_session_is_made_anew(
     told, error_class = list[Phase](), SESSION_CHANGED if lost else ""
     recovering = list[list[Phase]]()
 
-    async def recover(error: EngineError, epoch: int) -> bool:
-        recovering.append(list(told))
-        return False
+    class Session(Asking):
+        async def recover(self, error: EngineError, epoch: int) -> bool:
+            recovering.append(list(told))
+            return False
 
-    async def begin(**_: bool) -> int:
-        return 0
+        async def begin(self) -> int:
+            return 0
+
+        def in_use(self) -> AbstractContextManager[None]:
+            return nullcontext()
 
     class Failing(_Remote):
         async def open(self) -> None:
@@ -119,16 +124,13 @@ async def test_driver_plans_nothing_while_a_lost_session_is_made_anew(
             yield
 
     remote = Failing(_Channel(), iter([None]))
+    session = Session(remote)
+    answer: AsyncIterable[Any]
     if relayed:
-        relay = SparkRelay(
-            remote, begin=begin, recover=recover, in_use=nullcontext, changing=lambda: None
-        )
-        answer = aiter(relay.execute(b"", "op", timeout_s=1.0, planned=told.append))
+        relay = SparkRelay(remote, session, lambda: None)
+        answer = relay.execute(b"", "op", timeout_s=1.0, planned=told.append)
     else:
-        stream = QueryStream(
-            remote, b"", 1.0, begin=begin, recover=recover, in_use=nullcontext, planned=told.append
-        )
-        answer = cast(Any, aiter(stream))
+        answer = await session.query(SqlText("SELECT 1"), timeout_s=1.0, planned=told.append)
     with pytest.raises(EngineError):
-        await anext(answer)
+        await anext(aiter(answer))
     assert recovering == [[Phase.PLANNED] if lost else []]
