@@ -133,7 +133,7 @@ async def survey(session: Session, names: Sequence[str], at_once: int) -> list[T
             return TableState(name, checksum=await _readable(session, name))
 
     async def rows(sql: str) -> list[dict[str, Any]]:
-        return await _rows(session, sql)
+        return await rows_in_session(session, sql)
 
     found = [each for name in names for each in await listed(rows, name)]
     return list(await asyncio.gather(*(state(name, view) for name, view in found)))
@@ -146,7 +146,7 @@ async def checksum(session: Session, state: TableState, timeout_s: float) -> str
     columns = await session.columns(f"SELECT * FROM {source}")
     hashed = ", ".join(_hashable(column) for column in columns)
     total = f"sum(CAST(xxhash64({hashed}) AS DECIMAL(38, 0)))" if columns else "0"
-    (row,) = await _rows(
+    (row,) = await rows_in_session(
         session, f"SELECT count(*) AS n, coalesce({total}, 0) AS h FROM {source}", timeout_s
     )
     schema = "\n".join(f"{c.name} {c.type_text} {c.nullable}" for c in columns)
@@ -198,7 +198,7 @@ async def _shown(rows: Rows, sql: str) -> list[dict[str, Any]]:
 async def _version(session: Session, name: str) -> int | None:
     """Return a Delta table's newest version; None for other formats."""
     try:
-        rows = await _rows(session, f"DESCRIBE HISTORY {name} LIMIT 1")
+        rows = await rows_in_session(session, f"DESCRIBE HISTORY {name} LIMIT 1")
     except EngineError as error:
         if error.kind is ErrorKind.APPLICATION:
             return None
@@ -208,7 +208,7 @@ async def _version(session: Session, name: str) -> int | None:
 
 async def _definition(session: Session, name: str) -> str:
     """Return a checksum of a view's definition."""
-    rows = await _rows(session, f"DESCRIBE TABLE EXTENDED {name}")
+    rows = await rows_in_session(session, f"DESCRIBE TABLE EXTENDED {name}")
     names = [str(row["col_name"]) for row in rows]
     columns = rows[: names.index("")] if "" in names else rows
     rows_used = [*columns, *(row for row in rows if row["col_name"] in _DEFINING)]
@@ -225,9 +225,10 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-async def _rows(
+async def rows_in_session(
     session: Session, sql: str, timeout_s: float = SURVEY_TIMEOUT_S
 ) -> list[dict[str, Any]]:
+    """Return the rows of a query; for small results."""
     async with contextlib.aclosing(
         await session.query(SqlText(sql), timeout_s=timeout_s)
     ) as result:
