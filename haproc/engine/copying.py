@@ -16,6 +16,7 @@ from haproc.engine.copies import (
     CopyTable,
     Inventory,
     Place,
+    catalog_name,
     check_state,
     files_of,
 )
@@ -23,7 +24,6 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.remote import RemoteSession
 from haproc.engine.statement import plugin_plan
 from haproc.engine.table import CATALOG_CONFS, all_rows, catalogs
-from haproc.pin.sqltypes import quote_name
 
 _COPY: Final = "haproc/copy"
 _PUT: Final = "haproc/put"
@@ -144,8 +144,8 @@ class SparkCopies:
         found = {}
         for key in tables:
             try:
-                detail = (await self._rows(f"DESCRIBE DETAIL {_name(*key)}"))[0]
-                newest = (await self._rows(f"DESCRIBE HISTORY {_name(*key)} LIMIT 1"))[0]
+                detail = (await self._rows(f"DESCRIBE DETAIL {catalog_name(*key)}"))[0]
+                newest = (await self._rows(f"DESCRIBE HISTORY {catalog_name(*key)} LIMIT 1"))[0]
             except EngineError as error:
                 if error.kind is not ErrorKind.APPLICATION:
                     raise
@@ -163,20 +163,20 @@ class SparkCopies:
         """See Copies."""
         if only is not None:
             for key in set(only) - set(keep):
-                await self._rows(f"DROP TABLE IF EXISTS {_name(*key)}")
+                await self._rows(f"DROP TABLE IF EXISTS {catalog_name(*key)}")
             return
         kept, there = frozenset(keep), await self._json({"do": "inventory"})
         schemas = {schema for schema, _ in kept} | {"default"}
         for each in there["schemas"]:
             if each["name"] not in schemas | OWN_SCHEMAS:
-                await self._rows(f"DROP SCHEMA IF EXISTS {_name(each['name'])} CASCADE")
+                await self._rows(f"DROP SCHEMA IF EXISTS {catalog_name(each['name'])} CASCADE")
         for sort in ("view", "function", "table", "other"):
             for each in there[f"{sort}s"]:
                 schema, name = each["schema"], each["name"]
                 if schema not in schemas or not name or (schema, name) in kept:
                     continue
                 what = "TABLE" if sort == "other" else sort.upper()
-                await self._rows(f"DROP {what} IF EXISTS {_name(schema, name)}")
+                await self._rows(f"DROP {what} IF EXISTS {catalog_name(schema, name)}")
 
     async def define(self, what: str, definition: Mapping[str, Json]) -> None:
         """See Copies."""
@@ -184,7 +184,7 @@ class SparkCopies:
 
     async def begin(self, table: CopyTable) -> Place:
         """See Copies."""
-        name = _name(table.schema, table.name)
+        name = catalog_name(*table.key)
         await self._rows(
             f"CREATE TABLE IF NOT EXISTS {name} (haproc_copy INT) USING delta "
             f"TBLPROPERTIES ('{_SOURCE}' = '{table.source}')"
@@ -217,10 +217,6 @@ class SparkCopies:
 
 def _at(do: str, table: CopyTable) -> dict[str, Json]:
     return {"do": do, "location": table.location, "version": table.version}
-
-
-def _name(*parts: str) -> str:
-    return ".".join(("spark_catalog", *(quote_name(part) for part in parts)))
 
 
 def _tidy(add: dict[str, Any]) -> dict[str, Any]:

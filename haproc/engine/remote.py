@@ -108,16 +108,13 @@ class RemoteSession:
             return False
         if epoch == self.epoch:
             if session_id_spent(error.error_class):
-                self._next_id()
+                self.start_over()
             else:
                 self._new_epoch()
         return True
 
     def start_over(self) -> None:
         """Begin a fresh session under another id; statements of the old one go on."""
-        self._next_id()
-
-    def _next_id(self) -> None:
         self._take_id(self._generation + 1)
 
     def _take_id(self, generation: int) -> None:
@@ -253,7 +250,7 @@ class RemoteSession:
         else:
             request.interrupt_type = kinds.INTERRUPT_TYPE_OPERATION_ID
             request.operation_id = operation_id
-        await self._unary("Interrupt", request, self.channel.limits.control_timeout_s)
+        await self._control("Interrupt", request)
 
     def stop_soon(
         self,
@@ -328,7 +325,7 @@ class RemoteSession:
                 request = self._request(
                     _base.ReleaseSessionRequest, observed=False, allow_reconnect=True
                 )
-                await self._unary("ReleaseSession", request, self.channel.limits.control_timeout_s)
+                await self._control("ReleaseSession", request)
             generation += 1
         self._take_id(first)
 
@@ -375,6 +372,11 @@ class RemoteSession:
                 )
             await asyncio.sleep(_POLL_INTERVAL_S)
 
+    async def touch(self) -> None:
+        """Keep the server from dropping the session; errors are ignored until the next call."""
+        with contextlib.suppress(EngineError):
+            await self.get_confs_if_any([_ANY_CONF])
+
     async def release(self) -> None:
         """Drop the session on the server; errors are ignored."""
         request = self._request(_base.ReleaseSessionRequest, observed=False)
@@ -386,7 +388,7 @@ class RemoteSession:
     async def _operations(self, states: frozenset[int]) -> frozenset[str]:
         request = self._request(_base.GetStatusRequest)
         request.operation_status.SetInParent()
-        response = await self._unary("GetStatus", request, self.channel.limits.control_timeout_s)
+        response = await self._control("GetStatus", request)
         return frozenset(
             status.operation_id for status in response.operation_statuses if status.state in states
         )
@@ -394,6 +396,9 @@ class RemoteSession:
     async def _config(self, operation: Any) -> Any:
         request = self._request(_base.ConfigRequest, operation=operation)
         return await self._unary("Config", request, self.small_timeout_s)
+
+    async def _control(self, name: str, request: Any) -> Any:
+        return await self._unary(name, request, self.channel.limits.control_timeout_s)
 
     async def _unary(self, name: str, request: Any, timeout_s: float) -> Any:
         epoch = self.epoch

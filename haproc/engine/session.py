@@ -163,10 +163,7 @@ class SparkSession(Asking):
 
     async def touch(self) -> None:
         """Keep the server from dropping the session; errors are ignored until the next call."""
-        try:
-            await self._remote.get_confs([confs.TIME_ZONE])
-        except EngineError:
-            return
+        await self._remote.touch()
 
     async def aclose(self) -> None:
         """Release the session on the cluster; errors are ignored."""

@@ -11,12 +11,11 @@ from typing import Final, TypeVar
 from haproc.classify.names import OWN_SCHEMAS
 from haproc.config.model import Config
 from haproc.engine.connect import SparkConnectEngine
-from haproc.engine.copies import CopyTable, Inventory
+from haproc.engine.copies import CopyTable, Inventory, catalog_name
 from haproc.engine.copying import SparkCopies
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, TableState
 from haproc.engine.table import rows_in_session
-from haproc.pin.sqltypes import quote_name
 from haproc.ring.adopting import Held, Holdings, Sort, definition_of, table_of
 from haproc.ring.settings import RingError
 
@@ -74,7 +73,7 @@ async def _of(engine: SparkConnectEngine, show: Callable[[str], None]) -> Holdin
 
     async def other(schema: str, name: str) -> Held:
         async with permits:
-            rows, content, columns = await _content(engine, TableState(_name(schema, name)))
+            rows, content, columns = await _content(engine, TableState(catalog_name(schema, name)))
             return Held(Sort.TABLE, f"{schema}.{name}", "not Delta", columns, rows, content)
 
     tables = await asyncio.gather(*map(table, inventory.tables))
@@ -117,7 +116,7 @@ async def _table(
         if error.kind is not ErrorKind.APPLICATION:
             raise
         why = error.message
-    state = TableState(_name(*table.key), table.version)
+    state = TableState(catalog_name(*table.key), table.version)
     rows, content, _ = await _content(engine, state)
     return Held(Sort.TABLE, ".".join(table.key), definition, columns, rows, content), why
 
@@ -134,10 +133,6 @@ async def _content(engine: SparkConnectEngine, state: TableState) -> tuple[int |
             raise
         return None, "", ""
     return int(rows), content, columns
-
-
-def _name(schema: str, name: str) -> str:
-    return ".".join(("spark_catalog", quote_name(schema), quote_name(name)))
 
 
 # The comparison of clusters: each table's row count and checksum, asked of each Spark.
