@@ -198,9 +198,7 @@ async def roll_ring(
     async with Asker(ring.config) as asker:
         for name in turns.order:
             if name not in turns.away:
-                # Its HAProc decides by the others' heartbeats: it learns a moment later than this
-                # command that the cluster which was restarted before serves again.
-                await _repeated(partial(clients.begin, asker, name), timeout_s, ErrorClass.NOT_NOW)
+                await _drain(asker, name, timeout_s)
                 show(name, "drained")
                 drain_status = await clients.wait(asker, name, clients.is_idle, timeout_s)
                 if not clients.is_idle(drain_status):
@@ -225,7 +223,7 @@ class Turns:
 
 
 def turns_of(names: Sequence[str], answers: Mapping[str, Mapping[str, Any]]) -> Turns | str:
-    """Return the order, or why none may be restarted. ``answers``: the status of each cluster.
+    """Return the order, or the reason to restart none. ``answers``: the status of each cluster.
 
     Clusters that an earlier roll left drained or stopped come first, so a roll can be repeated.
     """
@@ -251,6 +249,15 @@ async def _turns(ring: LocalRing, names: Sequence[str], timeout_s: float) -> Tur
         if time.monotonic() >= deadline:
             raise RingError(f"{turns}: mend that first")
         await asyncio.sleep(_POLL_S)
+
+
+async def _drain(asker: Asker, name: str, timeout_s: float) -> None:
+    """Drain a cluster as soon as it finds another one that serves.
+
+    The cluster's HAProc decides by the others' heartbeats. So it learns a moment later than this
+    command that the cluster which was restarted before serves again.
+    """
+    await _repeated(partial(clients.begin, asker, name), timeout_s, ErrorClass.NOT_NOW)
 
 
 async def _repeated(

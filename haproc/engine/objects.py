@@ -46,7 +46,7 @@ _COMMIT: Final = re.compile(r"[0-9]++@[0-9]++")
 
 
 class What(Enum):
-    """The object with a table's name that is no readable Delta table."""
+    """The kinds of objects that a table's name can stand for, besides a readable Delta table."""
 
     NOTHING = auto()
     VIEW = auto()
@@ -55,7 +55,7 @@ class What(Enum):
 
 
 async def what_is(remote: RemoteSession, name: str) -> What:
-    """Ask the catalog for the object with a name that could not be read as a Delta table."""
+    """Return the kind of an object that could not be read as a Delta table; asks the catalog."""
     described = await _rows(remote, f"DESCRIBE TABLE EXTENDED {quoted_name(name)}")
     if described is None:
         known = await _in_catalog(remote, parts_of(name))
