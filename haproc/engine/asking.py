@@ -17,9 +17,9 @@ from haproc.engine import arrow, channel
 from haproc.engine.arrow import empty_stream
 from haproc.engine.errors import EngineError, session_lost
 from haproc.engine.interface import Chunk, Column, Observed, ResultStream
-from haproc.engine.remote import USER, RemoteSession, plan_of, sql_relation
+from haproc.engine.remote import USER, RemoteSession, plan_of
 from haproc.engine.rewriting import to_spark
-from haproc.engine.statement import SparkPlan, SqlText, Statement, reading_plan
+from haproc.engine.statement import SparkPlan, SqlText, Statement, reading_plan, sql_relation
 from haproc.engine.table import columns_of
 from haproc.engine.tasks import Phase, Planned
 from haproc.offloop import by_size

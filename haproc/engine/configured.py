@@ -15,8 +15,8 @@ from haproc import protos, wire
 from haproc.engine import channel, confs
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, SessionFile, Settings, TransactionMarker
-from haproc.engine.remote import USER, RemoteSession, plan_bytes, sql_plan, sql_relation
-from haproc.engine.statement import Statement
+from haproc.engine.remote import USER, RemoteSession, plan_bytes
+from haproc.engine.statement import Statement, sql_plan, sql_relation
 from haproc.engine.table import columns_of
 
 # A new session, into which its owner puts its content back.

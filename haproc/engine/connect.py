@@ -20,9 +20,10 @@ from haproc.engine.copying import SparkCopies
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import Column, EngineAddress, Lane, Named, Restore, TableState
 from haproc.engine.lane import Authorise, SparkLane, anybody, lane_session_id
-from haproc.engine.remote import RemoteSession, table_relation
+from haproc.engine.remote import RemoteSession
 from haproc.engine.server import Marker, Plugin, settings_of_results
 from haproc.engine.session import SparkSession
+from haproc.engine.statement import table_relation
 from haproc.engine.table import SparkHistories, columns_of, last_version, rows_in_turn
 
 _PROBE = "SELECT count(*) AS n FROM range(0, 2, 1, 1)"

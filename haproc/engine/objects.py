@@ -18,9 +18,9 @@ from haproc.engine.confs import parts_of, quoted, quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, PRESENT, UNREADABLE, Column, Named, Sort
 from haproc.engine.pieces import CATALOG
-from haproc.engine.remote import RemoteSession, table_relation
+from haproc.engine.remote import RemoteSession
 from haproc.engine.server import Marker
-from haproc.engine.statement import fingerprint_plan
+from haproc.engine.statement import fingerprint_plan, table_relation
 from haproc.engine.table import (
     HISTORY_TIMEOUT_S,
     all_rows,

@@ -40,7 +40,7 @@ from haproc.engine.errors import (
     session_lost,
 )
 from haproc.engine.rewriting import Names, replaced_plan
-from haproc.engine.statement import ArrowRows, RowsInLog, SparkPlan, SqlText, Statement
+from haproc.engine.statement import ArrowRows, RowsInLog, SparkPlan, SqlText, Statement, sql_plan
 from haproc.engine.tasks import Phase, Planned
 from haproc.offloop import by_size
 from haproc.wire import Piece
@@ -475,27 +475,6 @@ async def plan_bytes(statement: Statement) -> bytes | list[Piece]:
             return await by_size(len(statement.rows), placeholder.append_of, statement)
         case _:
             return bytes(plan_of(statement).SerializeToString())
-
-
-def sql_plan(sql: str) -> Any:
-    """Return the plan that runs a statement in one round trip."""
-    plan = _base.Plan()
-    plan.root.sql.query = sql
-    return plan
-
-
-def sql_relation(sql: str) -> Any:
-    """Return the relation of a query."""
-    relation = protos.relations.Relation()
-    relation.sql.query = sql
-    return relation
-
-
-def table_relation(table: str) -> Any:
-    """Return the relation of a table, named as in SQL."""
-    relation = protos.relations.Relation()
-    relation.read.named_table.unparsed_identifier = table
-    return relation
 
 
 async def _fetched(statement: RowsInLog) -> list[Piece]:

@@ -18,8 +18,8 @@ from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Named, Session, Settings, Sort, TableState
 from haproc.engine.pieces import CATALOG
-from haproc.engine.remote import RemoteSession, sql_plan
-from haproc.engine.statement import SqlText
+from haproc.engine.remote import RemoteSession
+from haproc.engine.statement import SqlText, sql_plan
 from haproc.failure import ErrorClass
 from haproc.pin.sqltypes import quote_name
 
