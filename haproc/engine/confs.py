@@ -129,7 +129,7 @@ def user_metadata(marker: TransactionMarker) -> str:
     return f"haproc:{marker.application}:{marker.version}"
 
 
-_NOTE: Final = re.compile("haproc:(.+):([0-9]+)")
+_NOTE: Final = re.compile("haproc:(.*):([0-9]+)", re.DOTALL)
 
 
 def mark_in(note: str) -> tuple[str, int] | None:
