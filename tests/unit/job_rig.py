@@ -120,7 +120,7 @@ class Haproc:
         await self.die()
 
     async def die(self) -> None:
-        """End it so that it says nothing more to anybody; its programs may live on."""
+        """Stop all its messages, as a crash does; its programs may live on."""
         self.ring.alive.pop(self.name, None)
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
@@ -141,7 +141,7 @@ class Haproc:
         return [str(line) for line in lines]
 
     async def until(self, job_id: int, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait for what is to be seen of a job here; with a deadline."""
+        """Wait until the job, as shown here, is as wanted; with a deadline."""
         end = time.monotonic() + PATIENCE_S
         while not holds(found := await self.shown(job_id)):
             assert time.monotonic() < end, (found, await self.log(job_id))

@@ -1,4 +1,4 @@
-"""Operations that are to end without their callers, and those whose session is lost."""
+"""Operations that must end after their callers have left, or whose session is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from haproc.engine.tasks import Phase
 
 
 class _Channel:
-    """Keeps what goes on in the background."""
+    """A channel that keeps the calls in the background."""
 
     limits = EngineLimits()
 
@@ -34,14 +34,14 @@ class _Channel:
         return self.execute
 
     def check_bytes(self, size: int) -> None:
-        """All are short."""
+        """Accept every message."""
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.create_task(work))
 
 
 class _Remote(RemoteSession):
-    """Whose interrupts end so, one after another."""
+    """A session whose interrupts end as listed: with an error or without."""
 
     def __init__(self, channel: _Channel, ends: Iterator[EngineError | None]) -> None:
         super().__init__(cast(Channel, channel), lambda _: uuid.uuid4())
@@ -74,7 +74,7 @@ async def test_operation_is_interrupted_until_its_end_is_known(
 
 
 async def test_session_is_not_dropped_while_an_operation_of_it_is_being_stopped() -> None:
-    """And it is stopped where it runs, though its session may have gone on in another one since."""
+    """The interrupt goes to the session in which the operation runs, also after a new one began."""
     channel = _Channel()
     remote = _Remote(channel, iter([None, None]))
     was = copy(remote)
@@ -99,7 +99,7 @@ async def test_session_is_not_dropped_while_an_operation_of_it_is_being_stopped(
 async def test_driver_plans_nothing_while_a_lost_session_is_made_anew(
     lost: bool, relayed: bool
 ) -> None:
-    """Else its place would be kept by who waits for the log."""
+    """While a recreated session waits for the log, the statement holds no place on the driver."""
     told, error_class = list[Phase](), SESSION_CHANGED if lost else ""
     recovering = list[list[Phase]]()
 
@@ -116,7 +116,7 @@ async def test_driver_plans_nothing_while_a_lost_session_is_made_anew(
 
     class Failing(_Remote):
         async def open(self) -> None:
-            """It is there."""
+            """The session exists."""
 
         @asynccontextmanager
         async def answer(self, *_: Any, **__: Any) -> AsyncIterator[Any]:

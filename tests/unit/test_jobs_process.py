@@ -146,7 +146,7 @@ async def test_program_that_is_stopped_leaves_no_process_behind(tmp_path: Path) 
 
 
 async def test_program_ends_with_the_haproc_that_started_it(tmp_path: Path) -> None:
-    """One that dies without a word: its end of the supervisor's input is closed by the kernel."""
+    """A killed HAProc reports nothing: the kernel closes its end of the supervisor's input."""
     plan(tmp_path, LEAVES)
     haproc = f"""
 import asyncio

@@ -1,4 +1,4 @@
-"""What of Livy's request a job takes over, and what is refused by name."""
+"""The fields of Livy's request that a job uses, and those that are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks in a session as it is may find it lost while others are at work in it."""
+"""A query in the present session can find it lost while other calls use the session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN = Settings(time_zone="Asia/Tokyo", confs=(("spark.sql.maxPlanStringLength"
 
 
 class Server:
-    """Sessions by id: the server's own id of each, and what it was given."""
+    """A server's sessions by id: the server's own id of each, and its settings."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, tuple[str, dict[str, str]]] = {}
@@ -102,7 +102,7 @@ async def test_session_found_lost_while_its_settings_change_is_restored_with_all
 
 
 class _Reading(SparkSession):
-    """Reads nothing back but that the session is there."""
+    """A session that reads no settings back, but finds out if the server has it."""
 
     async def _read_settings(self) -> Settings:
         await self._remote.schema(None)
