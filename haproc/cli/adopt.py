@@ -12,12 +12,11 @@ import argparse
 import asyncio
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from dmq import Log, LogError, TrimmedError, open_log
 from haproc.cli import cluster, output
-from haproc.cli.nodes import ask_all, read_config
+from haproc.cli.nodes import ask_all, config_file, read_config
 from haproc.cli.queue import Asker, AskError, verify
 from haproc.cli.rings import guarded, progress_since
 from haproc.config.model import Config
@@ -30,14 +29,10 @@ from haproc.ring.local import LocalRing
 from haproc.ring.settings import RingError
 
 
-def adopt(options: argparse.Namespace) -> int:
+@guarded
+async def adopt(options: argparse.Namespace) -> int:
     """Report the differences, then make the clusters equal."""
-    return guarded(_adopt(options))
-
-
-async def _adopt(options: argparse.Namespace) -> int:
-    path: Path = options.config or options.folder / "ring.yaml"
-    config = read_config(path, options.source)
+    config = read_config(config_file(options), options.source)
     if config is None:
         return output.USAGE
     if options.json and not options.dry_run:
@@ -75,7 +70,7 @@ async def _make_equal(config: Config, report: Report, options: argparse.Namespac
     if lacking:
         output.error(
             f"{', '.join(lacking)}: no HAProc serves there: start it (haproc start --config "
-            f"{options.config or options.folder / 'ring.yaml'} --cluster NAME --ready), then "
+            f"{config_file(options)} --cluster NAME --ready), then "
             "repeat this command"
         )
         return output.NOT_READY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -107,11 +107,14 @@ async def list_jobs(asker: Asker, options: argparse.Namespace) -> int:
     if options.json:
         output.dump(found)
         return 0
-    rows = [_row(each) for each in found["sessions"]]
     head = ("JOB", "USER", "NAME", "STATE", "HAPROC", "ATTEMPTS", "SUBMITTED", "ENDED")
+    return _print_page(head, [_row(each) for each in found["sessions"]], found["total"])
+
+
+def _print_page(head: Sequence[str], rows: Sequence[Sequence[object]], total: int) -> int:
     output.table(head, rows)
-    if len(rows) < found["total"]:
-        print(f"{len(rows)} of {found['total']}; --start and --limit show others")
+    if len(rows) < total:
+        print(f"{len(rows)} of {total}; --start and --limit show others")
     return 0
 
 
@@ -159,9 +162,11 @@ async def kill(asker: Asker, options: argparse.Namespace) -> int:
 
 
 def _time(unix_ms: int | None) -> str:
-    if unix_ms is None:
-        return _NEVER
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return _moment(unix_ms, "%Y-%m-%d %H:%M:%SZ")
+
+
+def _moment(unix_ms: int | None, form: str) -> str:
+    return _NEVER if unix_ms is None else datetime.fromtimestamp(unix_ms / 1000, UTC).strftime(form)
 
 
 # ``haproc sessions``: the ring's client sessions, and a command that closes one.
@@ -184,14 +189,12 @@ async def list_sessions(asker: Asker, options: argparse.Namespace) -> int:
             each["steps"],
             each["bytes"] + each["files_bytes"],
             each["adoptions"],
-            _hour(each["used_ms"]),
+            _moment(each["used_ms"], "%Y-%m-%d %H:00Z"),
         )
         for each in found["sessions"]
     ]
-    output.table(("USER", "SESSION", "HAPROC", "STEPS", "BYTES", "ADOPTED", "USED"), rows)
-    if len(rows) < found["total"]:
-        print(f"{len(rows)} of {found['total']}; --start and --limit show others")
-    return 0
+    head = ("USER", "SESSION", "HAPROC", "STEPS", "BYTES", "ADOPTED", "USED")
+    return _print_page(head, rows, found["total"])
 
 
 async def close(asker: Asker, options: argparse.Namespace) -> int:
@@ -200,10 +203,3 @@ async def close(asker: Asker, options: argparse.Namespace) -> int:
     await ask_any(asker, options, "POST", "/ha/v1/sessions/close", body)
     print(f"session {options.session} of {options.user} is closed")
     return 0
-
-
-def _hour(unix_ms: int | None) -> str:
-    """Return the hour of a use, as text."""
-    if unix_ms is None:
-        return _NEVER
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:00Z")

@@ -56,12 +56,9 @@ class Rewritten:
         temporary.replace(self.file)
 
 
-def add(options: argparse.Namespace) -> int:
+@guarded
+async def add(options: argparse.Namespace) -> int:
     """Make a cluster a member of the ring; start it too, if the ring is a local one."""
-    return guarded(_add(options))
-
-
-async def _add(options: argparse.Namespace) -> int:
     local, name = options.folder is not None, options.name
     file = options.folder / "ring.yaml" if local else options.config
     config = read_config(file)
@@ -93,12 +90,9 @@ async def _add(options: argparse.Namespace) -> int:
     return 0
 
 
-def remove(options: argparse.Namespace) -> int:
+@guarded
+async def remove(options: argparse.Namespace) -> int:
     """Remove a cluster from the ring for good; stop it, if the ring is a local one."""
-    return guarded(_remove(options))
-
-
-async def _remove(options: argparse.Namespace) -> int:
     local, name = options.folder is not None, options.name
     file = options.folder / "ring.yaml" if local else options.config
     config = read_config(file)
@@ -250,18 +244,20 @@ def _with(file: Path, config: Config, name: str, made: Mapping[str, Any] | None)
     if made is None:
         return Rewritten(file, config, config, None)
     text = add_cluster(file.read_text(encoding="utf-8"), made)
-    after = load_text(text, file.absolute(), os.environ)
-    if not changed_as_meant(config, after, added=name):
-        raise EditError(f"{file} cannot be changed without touching something else: do it by hand")
-    return Rewritten(file, config, after, text)
+    return _checked(file, config, text, added=name)
 
 
 def _without(file: Path, config: Config, name: str) -> Rewritten:
     if name not in _names(config):
         return Rewritten(file, config, config, None)
     text = remove_cluster(file.read_text(encoding="utf-8"), _names(config).index(name))
+    return _checked(file, config, text, removed=name)
+
+
+def _checked(file: Path, config: Config, text: str, **change: str) -> Rewritten:
+    """Return the rewritten configuration; raises EditError if anything else differs."""
     after = load_text(text, file.absolute(), os.environ)
-    if not changed_as_meant(config, after, removed=name):
+    if not changed_as_meant(config, after, **change):
         raise EditError(f"{file} cannot be changed without touching something else: do it by hand")
     return Rewritten(file, config, after, text)
 

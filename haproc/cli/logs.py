@@ -13,7 +13,7 @@ from dmq import KeyValueStore, LogError, MovableLog, MovableStore, open_both, op
 from dmq.key_value import MoveState, Origin, origin_of, remember
 from dmq.moving import Contents, export_log, import_log
 from haproc.cli import cluster, output
-from haproc.cli.nodes import ask_all, read_config
+from haproc.cli.nodes import ask_all, config_file, read_config
 from haproc.cli.rings import progress_since
 from haproc.config.model import Config
 from haproc.config.services import kafka_options
@@ -25,7 +25,7 @@ from haproc.ring.settings import RingError
 
 def run(options: argparse.Namespace) -> int:
     """Run a command on the log of a stopped ring."""
-    config = read_config(options.config or options.folder / "ring.yaml")
+    config = read_config(config_file(options))
     if config is None:
         return output.USAGE
     return carried_out(_run(config, options))
@@ -135,8 +135,7 @@ def contents_text(contents: Contents) -> str:
 
 def run_found(options: argparse.Namespace) -> int:
     """Print the lost writes, then begin the new log."""
-    path: Path = options.config or options.folder / "ring.yaml"
-    config = read_config(path, options.founder)
+    config = read_config(config_file(options), options.founder)
     return output.USAGE if config is None else carried_out(_found_anew(config, options))
 
 

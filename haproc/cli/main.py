@@ -11,8 +11,23 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from haproc import __version__
+from haproc.cli import (
+    adopt,
+    backups,
+    clients,
+    cluster,
+    logs,
+    nodes,
+    queue,
+    rings,
+    tools,
+    usage,
+)
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -20,8 +35,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="haproc", description="High availability for Spark: a ring of independent clusters."
     )
     parser.add_argument("--version", action="version", version=f"haproc {__version__}")
-    from haproc.cli import usage
-
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _node_commands(commands)
     _queue_commands(commands)
@@ -39,9 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _node_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import nodes
-
+def _node_commands(commands: Commands) -> None:
     serve = commands.add_parser("serve", help="run one HAProc in the foreground")
     start = commands.add_parser("start", help="start one HAProc in the background")
     stop = commands.add_parser("stop", help="stop one HAProc, letting it finish what it has")
@@ -80,9 +91,7 @@ def _where_or_here(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import queue
-
+def _queue_commands(commands: Commands) -> None:
     actions = commands.add_parser(
         "queue", help="a cluster's queue: what is in it, and what keeps failing"
     ).add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -120,9 +129,7 @@ def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
         _json(command)
 
 
-def _cluster_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import cluster, queue
-
+def _cluster_commands(commands: Commands) -> None:
     actions = commands.add_parser(
         "cluster", help="the ring's members: add, remove or rebuild one"
     ).add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -185,9 +192,7 @@ def _cluster_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
         command.add_argument("--yes", action="store_true", help="do not ask")
 
 
-def _backup_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import backups, queue
-
+def _backup_commands(commands: Commands) -> None:
     backup = commands.add_parser("backup", help="copy what the ring holds to another storage")
     backup.add_argument("destination", metavar="DEST", help="path or URL that Spark can write to")
     backup.add_argument("--cluster", help="whose Spark makes it (one that serves)")
@@ -203,9 +208,7 @@ def _backup_commands(commands: argparse._SubParsersAction[argparse.ArgumentParse
     restore.set_defaults(cluster=None)
 
 
-def _drain_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import clients, queue
-
+def _drain_commands(commands: Commands) -> None:
     drain = commands.add_parser(
         "drain", help="keep clients away from a cluster; it stays a member of the ring"
     )
@@ -223,9 +226,7 @@ def _drain_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
     drain.add_argument("--undo", action="store_true", help="as haproc undrain")
 
 
-def _session_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import clients, queue
-
+def _session_commands(commands: Commands) -> None:
     actions = commands.add_parser("sessions", help="clients' sessions in the ring").add_subparsers(
         dest="action", required=True, metavar="ACTION"
     )
@@ -242,9 +243,7 @@ def _session_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
     close.add_argument("--user", default="anonymous", help="whose it is (anonymous)")
 
 
-def _job_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import clients, queue
-
+def _job_commands(commands: Commands) -> None:
     actions = commands.add_parser("jobs", help="the ring's batch jobs").add_subparsers(
         dest="action", required=True, metavar="ACTION"
     )
@@ -269,9 +268,7 @@ def _job_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     _json(show)
 
 
-def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import tools
-
+def _tool_commands(commands: Commands) -> None:
     config = commands.add_parser("config", help="work on a configuration file")
     check = config.add_subparsers(dest="action", required=True).add_parser(
         "check", help="read the file and say everything that is wrong with it"
@@ -307,10 +304,8 @@ def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def _ring_commands(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse._SubParsersAction[argparse.ArgumentParser]:
-    from haproc.cli import rings
-
+    commands: Commands,
+) -> Commands:
     ring = commands.add_parser("ring", help="a local ring: clusters and HAProcs on this machine")
     actions = ring.add_subparsers(dest="action", required=True, metavar="ACTION")
     up = actions.add_parser("up", help="start it; made first if its folder is empty")
@@ -370,9 +365,7 @@ def _ring_commands(
     return actions
 
 
-def _adopt_command(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import adopt
-
+def _adopt_command(actions: Commands) -> None:
     command = actions.add_parser(
         "adopt", help="make a ring of clusters that have tables already, on any machines"
     )
@@ -387,9 +380,7 @@ def _adopt_command(actions: argparse._SubParsersAction[argparse.ArgumentParser])
     command.set_defaults(run=adopt.adopt)
 
 
-def _found_command(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import logs
-
+def _found_command(actions: Commands) -> None:
     command = actions.add_parser(
         "found", help="begin anew on one cluster's tables, after the log was lost"
     )
@@ -403,9 +394,7 @@ def _found_command(actions: argparse._SubParsersAction[argparse.ArgumentParser])
     command.set_defaults(run=logs.run_found)
 
 
-def _log_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import logs
-
+def _log_commands(commands: Commands) -> None:
     actions = commands.add_parser(
         "log", help="move the log of a ring that is stopped to another file or Kafka"
     ).add_subparsers(dest="action", required=True, metavar="ACTION")

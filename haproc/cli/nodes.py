@@ -129,6 +129,12 @@ COLLECTED_AFTER = 10_000
 """The number of new objects after which the garbage collector runs, for about 2 ms."""
 
 
+def config_file(options: argparse.Namespace) -> Path:
+    """Return the configuration file that the options name, or that of the local ring."""
+    file: Path = options.config or options.folder / "ring.yaml"
+    return file
+
+
 def read_config(path: Path, cluster: str | None = None) -> Config | None:
     """Return the configuration; None, after an error message, if it can't be used."""
     try:
@@ -279,7 +285,7 @@ def stop(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     """Show every HAProc; returns 0 if all serve, 3 if not."""
-    path: Path = options.config or options.folder / "ring.yaml"
+    path = config_file(options)
     if options.config is None and not path.exists():
         where = f"there is no ring in {options.folder.resolve()}"
         output.error(f"{where}: give --config FILE, or --folder of a local ring")

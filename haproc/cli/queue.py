@@ -12,14 +12,13 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 
 from dmq import Json
 from haproc.cli import output
-from haproc.cli.nodes import ask_all, commit_text, read_config
+from haproc.cli.nodes import ask_all, commit_text, config_file, read_config
 from haproc.config.model import Config
 from haproc.config.tls import client_context
 from haproc.membership.state import SERVING
@@ -92,8 +91,7 @@ Command = Callable[[Asker, argparse.Namespace], Awaitable[int]]
 
 def run(options: argparse.Namespace) -> int:
     """Run the command ``options.ask``, which sends requests to HAProcs."""
-    path: Path = options.config or options.folder / "ring.yaml"
-    config = read_config(path, options.cluster)
+    config = read_config(config_file(options), options.cluster)
     if config is None:
         return output.USAGE
     options.ring = config
@@ -212,13 +210,9 @@ async def skip(asker: Asker, options: argparse.Namespace) -> int:
     shown = await asker.ask(options.cluster, "GET", path)
     if shown["skip"]["allowed"] and not options.yes:
         _print_operation(shown)
-        if not sys.stdin.isatty():
-            output.error("nothing was skipped: give --yes")
-            return output.USAGE
         question = f"\nSkip offset {options.offset} on {options.cluster}? [y/N] "
-        if (await asyncio.to_thread(input, question)).lower() != "y":
-            output.error("nothing was skipped")
-            return output.FAILED
+        if code := await _asked(question, "nothing was skipped"):
+            return code
     body = {"cluster": options.cluster, "reason": options.reason}
     done = await asker.ask(options.cluster, "POST", path + "/skip", body)
     effects = {
@@ -237,18 +231,25 @@ async def revoke(asker: Asker, options: argparse.Namespace) -> int:
     path = f"/ha/v1/queue/{options.offset}"
     if not options.yes:
         _print_operation(await asker.ask(name, "GET", path))
-        if not sys.stdin.isatty():
-            output.error("nothing was taken back: give --yes")
-            return output.USAGE
         question = f"\nHave the ring take back offset {options.offset}? [y/N] "
-        if (await asyncio.to_thread(input, question)).lower() != "y":
-            output.error("nothing was taken back")
-            return output.FAILED
+        if code := await _asked(question, "nothing was taken back"):
+            return code
     body = {"reason": options.reason, "without": options.without}
     done = await asker.ask(name, "POST", path + "/revoke", body)
     text = f": {done['text']}" if done["text"] else ""
     print(f"offset {options.offset} {_FATES.get(done['status'], done['status'])}{text}")
     return 0 if done["status"] == "revoked" else output.FAILED
+
+
+async def _asked(question: str, otherwise: str) -> int:
+    """Ask the user to confirm; return 0, or after a message the exit code of a refusal."""
+    if not sys.stdin.isatty():
+        output.error(f"{otherwise}: give --yes")
+        return output.USAGE
+    if (await asyncio.to_thread(input, question)).lower() != "y":
+        output.error(otherwise)
+        return output.FAILED
+    return 0
 
 
 # -- verification ----------------------------------------------------------------------------

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from haproc.cli import clients, output
@@ -15,23 +17,31 @@ from haproc.cli.nodes import ask_all, print_status
 from haproc.cli.queue import Asker, AskError
 from haproc.failure import ErrorClass
 from haproc.membership.state import SERVING
-from haproc.ring.local import LocalRing, LogChoice
+from haproc.ring.local import LocalRing, LogChoice, Progress
 from haproc.ring.making import token_file
 from haproc.ring.settings import RingError
 
 # ``haproc ring``: a whole ring on this machine.
 
 
-def guarded(work: Coroutine[Any, Any, int]) -> int:
-    """Run a command on a local ring; print its error."""
-    try:
-        return asyncio.run(work)
-    except RingError as error:
-        output.error(str(error))
-        return output.FAILED
+Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
 
-def progress_since(began: float) -> Any:
+def guarded(command: Command) -> Callable[[argparse.Namespace], int]:
+    """Make a command on a local ring one that prints its error, and returns an exit code."""
+
+    @functools.wraps(command)
+    def run(options: argparse.Namespace) -> int:
+        try:
+            return asyncio.run(command(options))
+        except RingError as error:
+            output.error(str(error))
+            return output.FAILED
+
+    return run
+
+
+def progress_since(began: float) -> Progress:
     """Return a function that prints each step with its time."""
 
     def show(who: str, what: str) -> None:
@@ -40,12 +50,9 @@ def progress_since(began: float) -> Any:
     return show
 
 
-def up(options: argparse.Namespace) -> int:
+@guarded
+async def up(options: argparse.Namespace) -> int:
     """Start the ring."""
-    return guarded(_up(options))
-
-
-async def _up(options: argparse.Namespace) -> int:
     progress = progress_since(time.monotonic())
     ring = LocalRing.open_or_create(
         options.folder,
@@ -92,22 +99,16 @@ def _pyspark(ring: LocalRing) -> str:
     return f'pyspark --remote "{url}/;{tls}token=$(cat {file})"'
 
 
-def down(options: argparse.Namespace) -> int:
+@guarded
+async def down(options: argparse.Namespace) -> int:
     """Stop the ring."""
-    return guarded(_down(options))
-
-
-async def _down(options: argparse.Namespace) -> int:
     await LocalRing.open(options.folder).down()
     return 0
 
 
-def status(options: argparse.Namespace) -> int:
+@guarded
+async def status(options: argparse.Namespace) -> int:
     """Show the ring; returns 0 if all serve, 3 if not."""
-    return guarded(_status(options))
-
-
-async def _status(options: argparse.Namespace) -> int:
     ring = LocalRing.open(options.folder)
     answers = await ask_all(ring.config)
     for name, answer in answers.items():
@@ -129,12 +130,9 @@ async def _status(options: argparse.Namespace) -> int:
     return 0 if serving else output.NOT_READY
 
 
-def kill(options: argparse.Namespace) -> int:
+@guarded
+async def kill(options: argparse.Namespace) -> int:
     """Kill a cluster's processes, or a broker, at once."""
-    return guarded(_kill(options))
-
-
-async def _kill(options: argparse.Namespace) -> int:
     ring = LocalRing.open(options.folder)
     parts = ("haproc", "spark") if options.what == "both" else (options.what,)
     for what in ("broker",) if options.name in ring.brokers else parts:
@@ -143,12 +141,9 @@ async def _kill(options: argparse.Namespace) -> int:
     return 0
 
 
-def restart(options: argparse.Namespace) -> int:
+@guarded
+async def restart(options: argparse.Namespace) -> int:
     """Start the stopped processes of a cluster (or a broker), and wait until it serves."""
-    return guarded(_restart(options))
-
-
-async def _restart(options: argparse.Namespace) -> int:
     ring = LocalRing.open(options.folder, progress=progress_since(time.monotonic()))
     await ring.start(options.name)
     return 0
@@ -167,11 +162,7 @@ _POLL_S = 0.1
 
 def roll(options: argparse.Namespace) -> int:
     """Restart the ring's HAProcs, Sparks or both."""
-    began = time.monotonic()
-
-    def show(who: str, what: str) -> None:
-        print(f"{time.monotonic() - began:6.1f} s  {who}: {what}", file=sys.stderr, flush=True)
-
+    show = progress_since(time.monotonic())
     try:
         ring = LocalRing.open(options.folder, show)
     except RingError as error:
@@ -194,7 +185,7 @@ async def roll_ring(
     names: Sequence[str],
     what: str,
     timeout_s: float,
-    show: Callable[[str, str], None] = lambda who, what: None,
+    show: Progress = lambda who, what: None,
 ) -> None:
     """Restart ``what`` (haproc, spark or both) of these clusters; raises AskError, RingError.
 
@@ -215,7 +206,8 @@ async def roll_ring(
                         f"{clients.words(drain_status)} after {timeout_s:g} s; it was not restarted"
                     )
             await _restart_cluster(ring, name, what)
-            await _undrain(asker, name, timeout_s)
+            # A HAProc that has just been started may refuse at first.
+            await _repeated(partial(clients.end, asker, name), timeout_s)
             drain_status = await clients.wait(asker, name, clients.serves, timeout_s)
             if not clients.serves(drain_status):
                 raise RingError(f"{clients.words(drain_status)} {timeout_s:g} s after its restart")
@@ -231,7 +223,7 @@ class Turns:
 
 
 def turns_of(names: Sequence[str], answers: Mapping[str, Mapping[str, Any]]) -> Turns | str:
-    """Return the order, or why none may be restarted. ``answers``: the status of each cluster.
+    """Return the order, or the reason to restart none. ``answers``: the status of each cluster.
 
     Clusters that an earlier roll left drained or stopped come first, so a roll can be repeated.
     """
@@ -265,13 +257,24 @@ async def _drain(asker: Asker, name: str, timeout_s: float) -> None:
     The cluster's HAProc decides by the others' heartbeats. So it learns a moment later than this
     command that the cluster which was restarted before serves again.
     """
+    await _repeated(partial(clients.begin, asker, name), timeout_s, ErrorClass.NOT_NOW)
+
+
+async def _repeated(
+    act: Callable[[], Awaitable[object]], timeout_s: float, error_class: ErrorClass | None = None
+) -> None:
+    """Repeat a request until it is accepted; raises AskError after the time.
+
+    ``error_class``: the refusal that may pass; any other one is raised at once. None: all may pass.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            await clients.begin(asker, name)
+            await act()
             return
         except AskError as error:
-            if error.error_class != ErrorClass.NOT_NOW or time.monotonic() >= deadline:
+            passes = error_class is None or error.error_class == error_class
+            if not passes or time.monotonic() >= deadline:
                 raise
         await asyncio.sleep(_POLL_S)
 
@@ -298,16 +301,3 @@ async def _restart_cluster(ring: LocalRing, name: str, what: str) -> None:
         await ring.start_spark(name)
     if haproc:
         await ring.start_haproc(name, ready=False)
-
-
-async def _undrain(asker: Asker, name: str, timeout_s: float) -> None:
-    """Undrain a cluster; a HAProc that has just been started may refuse at first."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            await clients.end(asker, name)
-            return
-        except AskError:
-            if time.monotonic() >= deadline:
-                raise
-        await asyncio.sleep(_POLL_S)

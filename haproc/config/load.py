@@ -342,9 +342,7 @@ _FIELD_READERS: dict[tuple[type, str], Callable[[Walker, object, str], Any]] = {
 }
 
 
-# Reading a ring's configuration: YAML text → plain tree → dataclasses → contradictions.
-#
-# All problems are collected, so that one run shows everything that has to be changed.
+# The whole file. All problems are collected: one run shows everything that has to be changed.
 
 
 __all__ = ["ConfigError", "Problem", "load", "load_text"]

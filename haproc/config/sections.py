@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-import urllib.parse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -35,7 +34,7 @@ def is_wildcard(host: str) -> bool:
 def is_client_url(text: str) -> bool:
     """True if a client can use the text as the URL of a server."""
     try:
-        parts = urllib.parse.urlsplit(text)
+        parts = urlsplit(text)
         port = parts.port
     except ValueError:
         return False

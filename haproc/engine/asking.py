@@ -17,124 +17,51 @@ from haproc.engine import arrow, channel
 from haproc.engine.arrow import empty_stream
 from haproc.engine.errors import EngineError, session_lost
 from haproc.engine.interface import Chunk, Column, Observed, ResultStream
-from haproc.engine.remote import USER, RemoteSession, plan_of, sql_relation
+from haproc.engine.remote import USER, RemoteSession, plan_of
 from haproc.engine.rewriting import to_spark
-from haproc.engine.statement import SparkPlan, SqlText, Statement, reading_plan
+from haproc.engine.statement import SparkPlan, SqlText, Statement, reading_plan, sql_relation
 from haproc.engine.table import columns_of
 from haproc.engine.tasks import Phase, Planned
 from haproc.offloop import by_size
-
-# A running query's result, piece by piece, as the cluster makes it.
-#
-# Pieces are whole Arrow IPC streams, and are not parsed. The reader pulls them from the server: so
-# a slow reader slows the query down, and memory does not fill.
-
 
 _ATTEMPTS_MAX = 3
 """Chosen: one for the call, one for a restarted server, one for a used-up session id."""
 
 
-class QueryStream:
-    """Implements ResultStream; the statement starts at the first read.
-
-    ``begin`` waits until the session is ready for a statement, and returns its epoch. ``recover``
-    makes the session ready again after an error; it returns False if it cannot. The statement runs
-    inside the context ``in_use``.
-    """
-
-    def __init__(
-        self,
-        remote: RemoteSession,
-        plan: Any,
-        timeout_s: float,
-        *,
-        begin: Callable[[], Awaitable[int]],
-        recover: Callable[[EngineError, int], Awaitable[bool]],
-        in_use: Callable[[], contextlib.AbstractContextManager[None]],
-        planned: Planned | None = None,
-        observed: Observed | None = None,
-    ) -> None:
-        self._remote = remote
-        self._plan = plan
-        self._timeout_s = timeout_s
-        self._begin = begin
-        self._recover = recover
-        self._in_use = in_use
-        self._planned = planned
-        self._observed = observed
-        self._chunks = self._read()
-
-    def __aiter__(self) -> AsyncIterator[Chunk]:
-        return self
-
-    async def __anext__(self) -> Chunk:
-        return await anext(self._chunks)
-
-    async def aclose(self) -> None:
-        """Leave the result; a statement that still runs is stopped on the cluster."""
-        await self._chunks.aclose()
-
-    async def _read(self) -> AsyncGenerator[Chunk, None]:
-        """Run the statement, again if it was refused; stop it when the reader leaves in any way."""
-        with self._in_use():
-            for attempt in range(1, _ATTEMPTS_MAX + 1):
-                epoch = await self._begin()
-                chunks_given = 0
-                try:
-                    async with contextlib.aclosing(self._responses(epoch)) as responses:
-                        async for response in responses:
-                            if response.HasField("arrow_batch"):
-                                chunks_given += 1
-                                batch = response.arrow_batch
-                                yield Chunk(batch.data, batch.row_count)
-                            self._observe(response)
-                    if not chunks_given:
-                        yield Chunk(empty_stream(), 0)
-                    return
-                except EngineError as error:
-                    refused_unrun = not chunks_given and attempt < _ATTEMPTS_MAX
-                    if self._planned is not None and session_lost(error.error_class):
-                        self._planned(Phase.PLANNED)  # making the session anew may wait for the log
-                    if not (refused_unrun and await self._recover(error, epoch)):
-                        raise
-
-    def _responses(self, epoch: int) -> AsyncGenerator[Any, None]:
-        return self._remote.execute(
-            self._plan,
-            str(uuid.uuid4()),
-            self._timeout_s,
-            epoch=epoch,
-            reads_only=True,
-            planned=self._planned,
-        )
-
-    def _observe(self, response: Any) -> None:
-        if self._observed is not None:
-            for found in response.observed_metrics:
-                self._observed(found.SerializeToString())
-
-
 # Queries of a session, and the schemas of their results.
+#
+# A result's pieces are whole Arrow IPC streams, and are not parsed. The reader pulls them from the
+# server: so a slow reader slows the query down, and memory does not fill.
 
 
 class Asking(ABC):
     """Implements Queries; subclasses decide how a lost session is handled."""
 
-    def __init__(self, remote: RemoteSession, small_statement_timeout_s: float) -> None:
+    def __init__(self, remote: RemoteSession) -> None:
         self._remote = remote
-        self._timeout_s = small_statement_timeout_s
 
     @abstractmethod
-    async def _begin(self) -> int:
+    async def begin(self) -> int:
         """Return the session's epoch, once its content is restored; raises EngineError."""
 
     @abstractmethod
-    async def _recover(self, error: EngineError, epoch: int) -> bool:
+    async def recover(self, error: EngineError, epoch: int) -> bool:
         """Recreate the session if the error shows that it is lost; False for any other error."""
 
     @abstractmethod
     def in_use(self) -> AbstractContextManager[None]:
         """Keep the session from being closed."""
+
+    async def may_repeat(
+        self, error: EngineError, epoch: int, planned: Planned | None, *, unrun: bool
+    ) -> bool:
+        """True if the session was lost and is recreated, and the statement can run again there.
+
+        ``unrun``: True if the statement has given nothing, and may be run again.
+        """
+        if planned is not None and session_lost(error.error_class):
+            planned(Phase.PLANNED)  # making the session anew may wait for the log
+        return unrun and await self.recover(error, epoch)
 
     async def query(
         self,
@@ -164,23 +91,38 @@ class Asking(ABC):
             chunks = [chunk.data async for chunk in stream]
         return await by_size(sum(map(len, chunks)), _only_value, chunks)
 
-    def _stream(
+    async def _stream(
         self,
         plan: Any,
         timeout_s: float,
         planned: Planned | None = None,
         observed: Observed | None = None,
-    ) -> QueryStream:
-        return QueryStream(
-            self._remote,
-            plan,
-            timeout_s,
-            begin=self._begin,
-            recover=self._recover,
-            in_use=self.in_use,
-            planned=planned,
-            observed=observed,
-        )
+    ) -> AsyncGenerator[Chunk, None]:
+        """Run the statement, again if it was refused; stop it when the reader leaves in any way."""
+        with self.in_use():
+            for attempt in range(1, _ATTEMPTS_MAX + 1):
+                epoch, operation_id = await self.begin(), str(uuid.uuid4())
+                running = self._remote.execute(
+                    plan, operation_id, timeout_s, epoch=epoch, reads_only=True, planned=planned
+                )
+                chunks_given = 0
+                try:
+                    async with contextlib.aclosing(running):
+                        async for response in running:
+                            if response.HasField("arrow_batch"):
+                                chunks_given += 1
+                                batch = response.arrow_batch
+                                yield Chunk(batch.data, batch.row_count)
+                            if observed is not None:
+                                for found in response.observed_metrics:
+                                    observed(found.SerializeToString())
+                    if not chunks_given:
+                        yield Chunk(empty_stream(), 0)
+                    return
+                except EngineError as error:
+                    unrun = not chunks_given and attempt < _ATTEMPTS_MAX
+                    if not await self.may_repeat(error, epoch, planned, unrun=unrun):
+                        raise
 
     async def columns(self, sql: str) -> list[Column]:
         """Return a query's columns without running it. A command would run: not for commands."""
@@ -191,13 +133,13 @@ class Asking(ABC):
         return bytes((await self._schema(plan_of(query).root)).SerializeToString())
 
     async def _schema(self, relation: Any) -> Any:
-        epoch = await self._begin()
+        epoch = await self.begin()
         try:
-            return await self._remote.schema(relation, self._timeout_s)
+            return await self._remote.schema(relation)
         except EngineError as error:
-            if not await self._recover(error, epoch):
+            if not await self.recover(error, epoch):
                 raise
-            return await self._remote.schema(relation, self._timeout_s)
+            return await self._remote.schema(relation)
 
 
 def _only_value(chunks: Sequence[bytes]) -> str:
@@ -212,27 +154,15 @@ def _only_value(chunks: Sequence[bytes]) -> str:
 # them. Each request carries the server's own id of the session, so a lost session is noticed.
 
 
-_RELAY_ATTEMPTS_MAX = 3
-"""Chosen: one for the call, one for a restarted server, one for a used-up session id."""
-
-
 class SparkRelay:
-    """Implements Relay. ``begin`` and ``recover`` are as for a QueryStream."""
+    """Implements Relay. ``changing`` is called before each call that may change settings."""
 
     def __init__(
-        self,
-        remote: RemoteSession,
-        *,
-        begin: Callable[[], Awaitable[int]],
-        recover: Callable[[EngineError, int], Awaitable[bool]],
-        in_use: Callable[[], contextlib.AbstractContextManager[None]],
-        changing: Callable[[], None],
+        self, remote: RemoteSession, session: Asking, changing: Callable[[], None]
     ) -> None:
         self._channel = remote.channel
         self._remote = remote
-        self._begin = begin
-        self._recover = recover
-        self._in_use = in_use
+        self._session = session
         self._changing = changing
 
     async def unary(
@@ -265,8 +195,8 @@ class SparkRelay:
         planned: Planned | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """See Relay."""
-        with self._in_use():
-            for attempt in range(1, _RELAY_ATTEMPTS_MAX + 1):
+        with self._session.in_use():
+            for attempt in range(1, _ATTEMPTS_MAX + 1):
                 epoch, given = await self._fit(changes=changes), False
                 begin = self._begun(request, operation_id)
                 answering = self._remote.answer(
@@ -280,10 +210,8 @@ class SparkRelay:
                             yield response
                     return
                 except EngineError as error:
-                    refused_unrun = not given and attempt < _RELAY_ATTEMPTS_MAX
-                    if planned is not None and session_lost(error.error_class):
-                        planned(Phase.PLANNED)  # making the session anew may wait for the log
-                    if not (refused_unrun and await self._recover(error, epoch)):
+                    unrun = not given and attempt < _ATTEMPTS_MAX
+                    if not await self._session.may_repeat(error, epoch, planned, unrun=unrun):
                         raise
 
     def _begun(self, request: bytes, operation_id: str) -> Callable[[float], Any]:
@@ -301,7 +229,7 @@ class SparkRelay:
         changes: bool,
     ) -> bytes:
         """Make a call with one answer; repeat it if the server has lost the session."""
-        for attempt in range(1, _RELAY_ATTEMPTS_MAX + 1):
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
             epoch = await self._fit(changes=changes)
             made = [to_spark(rpc, each, self._remote.names, USER) for each in requests]
             for each in made:
@@ -310,16 +238,16 @@ class SparkRelay:
                 return bytes(await call(made))
             except grpc.aio.AioRpcError as error:
                 end = channel.relayed(error)
-                if attempt == _RELAY_ATTEMPTS_MAX or not await self._recover(end, epoch):
+                if attempt == _ATTEMPTS_MAX or not await self._session.recover(end, epoch):
                     raise end from error
         raise AssertionError("the last attempt returns or raises")
 
     async def _fit(self, *, changes: bool) -> int:
         """Return the session's epoch, once the server's own id of the session is known."""
-        epoch = await self._begin()
+        epoch = await self._session.begin()
         if not self._remote.names.server_id:
             await self._remote.open()
-            epoch = await self._begin()
+            epoch = await self._session.begin()
         if changes:
             self._changing()
         return epoch

@@ -18,9 +18,15 @@ from typing import Any, Final
 import msgspec
 
 from dmq import Json
-from haproc.engine.copies import CopyTable, Inventory, begin_commit, files_of, line_of
+from haproc.engine.copies import (
+    CopyTable,
+    Inventory,
+    begin_commit,
+    catalog_name,
+    files_of,
+    line_of,
+)
 from haproc.engine.interface import TableState
-from haproc.pin.sqltypes import quote_name
 
 FORMAT: Final = 1
 BATCH_FILES: Final = 500
@@ -129,8 +135,7 @@ def commit_name(version: int) -> str:
 
 def state_of(table: CopyTable) -> TableState:
     """Return the state of a cluster's table, for its checksum."""
-    name = f"spark_catalog.{quote_name(table.schema)}.{quote_name(table.name)}"
-    return TableState(name, table.version)
+    return TableState(catalog_name(*table.key), table.version)
 
 
 def id_of(table: CopyTable) -> str:

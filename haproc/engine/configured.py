@@ -15,8 +15,8 @@ from haproc import protos, wire
 from haproc.engine import channel, confs
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, SessionFile, Settings, TransactionMarker
-from haproc.engine.remote import USER, RemoteSession, plan_bytes, sql_plan, sql_relation
-from haproc.engine.statement import Statement
+from haproc.engine.remote import USER, RemoteSession, plan_bytes
+from haproc.engine.statement import Statement, sql_plan, sql_relation
 from haproc.engine.table import columns_of
 
 # A new session, into which its owner puts its content back.
@@ -30,10 +30,9 @@ _base = protos.base
 class FreshSession:
     """Implements Fresh."""
 
-    def __init__(self, remote: RemoteSession, session: ConfiguredSession, timeout_s: float) -> None:
+    def __init__(self, remote: RemoteSession, session: ConfiguredSession) -> None:
         self._remote = remote
         self._session = session
-        self._timeout_s = timeout_s
 
     async def configure(self, settings: Settings) -> None:
         """See Fresh."""
@@ -50,7 +49,7 @@ class FreshSession:
 
     async def columns(self, sql: str) -> list[Column]:
         """See Fresh."""
-        return columns_of(await self._remote.schema(sql_relation(sql), self._timeout_s))
+        return columns_of(await self._remote.schema(sql_relation(sql)))
 
     async def add_files(self, files: Sequence[SessionFile]) -> None:
         """See Fresh."""
@@ -66,7 +65,7 @@ class FreshSession:
                 yield request.SerializeToString()
 
         try:
-            answer = await call(requests(), self._timeout_s)
+            answer = await call(requests(), self._remote.small_timeout_s)
         except grpc.aio.AioRpcError as error:
             raise channel.decode(error).error() from error
         response = wire.parsed(_base.AddArtifactsResponse, bytes(answer))
@@ -125,7 +124,6 @@ class ConfiguredSession:
         self,
         remote: RemoteSession,
         defaults: Defaults,
-        timeout_s: float,
         pool: str = "",
         paths: Sequence[str] = (),
     ) -> None:
@@ -133,7 +131,6 @@ class ConfiguredSession:
         self._pool = pool
         self._paths = paths
         self._defaults = defaults
-        self._timeout_s = timeout_s
         self._in_force = confs.InForce()
         self._used: str | None = None
         self._is_new = True
@@ -189,7 +186,7 @@ class ConfiguredSession:
     async def _run(self, sql: str) -> None:
         """Run a statement and ignore its result."""
         async with contextlib.aclosing(
-            self.remote.execute(sql_plan(sql), str(uuid.uuid4()), self._timeout_s)
+            self.remote.execute(sql_plan(sql), str(uuid.uuid4()), self.remote.small_timeout_s)
         ) as responses:
             async for _ in responses:
                 pass

@@ -129,21 +129,19 @@ def user_metadata(marker: TransactionMarker) -> str:
     return f"haproc:{marker.application}:{marker.version}"
 
 
-def version_in(note: str, application: str) -> int | None:
-    """Return the version of the transaction marker in a commit's note, if of this application."""
-    prefix = f"haproc:{application}:"
-    version = note.removeprefix(prefix)
-    return int(version) if note.startswith(prefix) and version.isdecimal() else None
-
-
-_NOTE: Final = re.compile("haproc:(.+):([0-9]+)")
+_NOTE: Final = re.compile("haproc:(.*):([0-9]+)", re.DOTALL)
 
 
 def mark_in(note: str) -> tuple[str, int] | None:
     """Return application and version of the transaction marker in a note; None: no marker."""
-    if (found := _NOTE.fullmatch(note)) is None:
-        return None
-    return found[1], int(found[2])
+    found = _NOTE.fullmatch(note)
+    return None if found is None else (found[1], int(found[2]))
+
+
+def version_in(note: str, application: str) -> int | None:
+    """Return the version of the transaction marker in a commit's note, if of this application."""
+    marker = mark_in(note)
+    return marker[1] if marker is not None and marker[0] == application else None
 
 
 def change(in_force: InForce, want: Mapping[str, str]) -> Change:

@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 
 from haproc.engine import objects, table
 from haproc.engine.channel import Channel, EngineLimits
-from haproc.engine.configured import Defaults
 from haproc.engine.confs import CHECKS_POOL, pool_of_lane, quoted_name
 from haproc.engine.copying import SparkCopies
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import Column, EngineAddress, Lane, Named, Restore, TableState
 from haproc.engine.lane import Authorise, SparkLane, anybody, lane_session_id
-from haproc.engine.remote import RemoteSession, table_relation
+from haproc.engine.remote import RemoteSession
 from haproc.engine.server import Marker, Plugin, settings_of_results
 from haproc.engine.session import SparkSession
+from haproc.engine.statement import table_relation
 from haproc.engine.table import SparkHistories, columns_of, last_version, rows_in_turn
 
 _PROBE = "SELECT count(*) AS n FROM range(0, 2, 1, 1)"
@@ -59,7 +59,7 @@ class SparkConnectEngine:
         self._own = RemoteSession(self._channel, lambda _: uuid.uuid4())
         self._sessions: dict[str, SparkSession] = {}
         self._lanes: dict[int, SparkLane] = {}
-        self._marker = Marker(limits.small_statement_timeout_s)
+        self._marker = Marker()
         self._plugin = Plugin()
         self._touching: asyncio.Task[None] | None = None
 
@@ -97,17 +97,13 @@ class SparkConnectEngine:
         """See Engine."""
         known = self._sessions.get(key)
         if known is None:
+
+            def closed(session: SparkSession) -> None:
+                if self._sessions.get(key) is session:
+                    del self._sessions[key]
+
             remote = RemoteSession(self._channel, lambda _: uuid.uuid4())
-            known = _KeyedSession(
-                remote,
-                self._default_confs,
-                self._limits.small_statement_timeout_s,
-                self._sessions,
-                key,
-                restore,
-                pool,
-                self._paths,
-            )
+            known = SparkSession(remote, self._default_confs, restore, pool, self._paths, closed)
             self._sessions[key] = known
             self._keep_sessions()
         return known
@@ -120,28 +116,21 @@ class SparkConnectEngine:
                 lambda generation: lane_session_id(self._ring, self._cluster, index, generation),
             )
             self._lanes[index] = SparkLane(
-                remote,
-                self._default_confs,
-                authorise,
-                pool=pool_of_lane(index),
-                small_statement_timeout_s=self._limits.small_statement_timeout_s,
-                applied_bytes_max=self._limits.applied_bytes_max,
+                remote, self._default_confs, authorise, pool=pool_of_lane(index)
             )
             self._keep_sessions()
         return self._lanes[index]
 
     async def table_columns(self, table: str) -> list[Column]:
         """Return a table's columns (for the rows door); EngineError if there is no such table."""
-        timeout_s = self._limits.small_statement_timeout_s
         schema = await self._in_own_session(
-            lambda own: own.schema(table_relation(quoted_name(table)), timeout_s)
+            lambda own: own.schema(table_relation(quoted_name(table)))
         )
         return columns_of(schema)
 
     async def plain_columns(self, table: str) -> Sequence[Column] | None:
         """See Engine."""
-        timeout_s = self._limits.small_statement_timeout_s
-        return await self._in_own_session(lambda own: objects.plain_columns(own, table, timeout_s))
+        return await self._in_own_session(lambda own: objects.plain_columns(own, table))
 
     # -- the objects on the cluster --------------------------------------------------------
 
@@ -157,45 +146,38 @@ class SparkConnectEngine:
         return {table: version for table, version in found.items() if version is not None}
 
     async def _offset(self, own: RemoteSession, table: str, application: str) -> int | None:
-        name, timeout_s = quoted_name(table), self._limits.small_statement_timeout_s
+        name = quoted_name(table)
         try:
             return await last_version(own, name, application, self._limits.history_rows)
         except EngineError as error:
             if error.kind is not ErrorKind.APPLICATION:
                 raise
-            if await objects.what_is(own, table, timeout_s) is objects.What.UNREADABLE:
+            if await objects.what_is(own, table) is objects.What.UNREADABLE:
                 raise objects.unreadable(table, error) from error
         return None
 
     async def check_tables(self, tables: Sequence[str]) -> None:
         """See Engine."""
-        timeout_s = self._limits.small_statement_timeout_s
-        await self.probe(timeout_s=timeout_s)
-        await self._of_each(tables, lambda own, name: objects.check_readable(own, name, timeout_s))
+        await self.probe(timeout_s=self._limits.small_statement_timeout_s)
+        await self._of_each(tables, objects.check_readable)
 
     async def object_fingerprint(self, named: Sequence[Named]) -> str:
         """See Engine."""
-        timeout_s = self._limits.small_statement_timeout_s
-        return await self._in_own_session(
-            lambda own: objects.fingerprint(own, self._marker, named, timeout_s)
-        )
+        return await self._in_own_session(lambda own: objects.fingerprint(own, self._marker, named))
 
     async def keeps_marks(self, table: str) -> bool:
         """See Engine."""
-        timeout_s = self._limits.small_statement_timeout_s
-        return await self._in_own_session(lambda own: objects.is_delta(own, table, timeout_s))
+        return await self._in_own_session(lambda own: objects.is_delta(own, table))
 
     async def default_place(self, table: str) -> str:
         """See Engine."""
-        timeout_s = self._limits.small_statement_timeout_s
-        return await self._in_own_session(lambda own: objects.default_place(own, table, timeout_s))
+        return await self._in_own_session(lambda own: objects.default_place(own, table))
 
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
         """See Engine."""
-        timeout_s = self._limits.small_statement_timeout_s
         fresh = RemoteSession(self._channel, lambda _: uuid.uuid4())
         try:
-            return await settings_of_results(fresh, names, timeout_s)
+            return await settings_of_results(fresh, names)
         finally:
             await fresh.release()
 
@@ -217,8 +199,7 @@ class SparkConnectEngine:
 
     async def staged(self) -> Collection[str]:
         """See Engine."""
-        timeout_s = self._limits.small_statement_timeout_s
-        return await self._in_own_session(lambda own: objects.staged(own, timeout_s))
+        return await self._in_own_session(objects.staged)
 
     def copies(self, lane: Lane | None = None) -> SparkCopies:
         """See Engine."""
@@ -279,28 +260,3 @@ class SparkConnectEngine:
                 await session.touch()
             for lane in self._lanes.values():
                 await lane.touch()
-
-
-class _KeyedSession(SparkSession):
-    """A session that its engine forgets when it is closed."""
-
-    def __init__(
-        self,
-        remote: RemoteSession,
-        defaults: Defaults,
-        small_statement_timeout_s: float,
-        sessions: dict[str, SparkSession],
-        key: str,
-        restore: Restore | None,
-        pool: str,
-        paths: Sequence[str],
-    ) -> None:
-        super().__init__(remote, defaults, small_statement_timeout_s, restore, pool, paths)
-        self._sessions = sessions
-        self._key = key
-
-    async def aclose(self) -> None:
-        """Release the session on the cluster; errors are ignored."""
-        if self._sessions.get(self._key) is self:
-            del self._sessions[self._key]
-        await super().aclose()

@@ -21,6 +21,7 @@ from haproc.classify.allowed import place_of
 from haproc.engine.confs import user_metadata
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import TransactionMarker
+from haproc.pin.sqltypes import quote_name
 
 FILES_AT_ONCE: Final = 500
 """The number of a table's files that one answer lists. Chosen: half a MiB."""
@@ -130,6 +131,11 @@ class Place:
     location: str
     id: str
     sizes: Mapping[str, int]
+
+
+def catalog_name(*parts: str) -> str:
+    """Return the full name of an object in Spark's own catalog, as SQL has it."""
+    return ".".join(("spark_catalog", *map(quote_name, parts)))
 
 
 def located(location: str, prefixes: Iterable[tuple[str, str]]) -> str:

@@ -16,13 +16,14 @@ from haproc.engine.copies import (
     CopyTable,
     Inventory,
     Place,
+    catalog_name,
     check_state,
     files_of,
 )
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.remote import RemoteSession
+from haproc.engine.statement import plugin_plan
 from haproc.engine.table import CATALOG_CONFS, all_rows, catalogs
-from haproc.pin.sqltypes import quote_name
 
 _COPY: Final = "haproc/copy"
 _PUT: Final = "haproc/put"
@@ -103,8 +104,9 @@ class SparkCopies:
             project.expressions.add().expression_string.expression = expression
         where = project.input.filter
         where.condition.expression_string.expression = condition
-        where.input.CopyFrom(_relation(_COPY, json.dumps(_at("files", table)).encode()))
-        rows = await self._ask(lambda own: _rows(own, plan))
+        asked = plugin_plan(_COPY, json.dumps(_at("files", table)).encode())
+        where.input.CopyFrom(asked.root)
+        rows = await self._rows(plan)
         return [_tidy(json.loads(row["file"])) for row in rows]
 
     async def table(self, schema: str, name: str, location: str) -> CopyTable | None:
@@ -129,9 +131,11 @@ class SparkCopies:
         self, location: str, path: str, offset: int, length: int
     ) -> tuple[int, bytes]:
         """See Copies."""
-        asked = {"do": "read", "location": location, "path": path}
-        plan = _plan(_COPY, json.dumps({**asked, "offset": offset, "length": length}).encode())
-        rows = await self._ask(lambda own: _rows(own, plan))
+        asked: dict[str, Json] = {"do": "read", "location": location, "path": path}
+        plan = plugin_plan(
+            _COPY, json.dumps({**asked, "offset": offset, "length": length}).encode()
+        )
+        rows = await self._rows(plan)
         size, *parts = (bytes(*row.values()) for row in rows)
         return int(size), b"".join(parts)
 
@@ -140,8 +144,8 @@ class SparkCopies:
         found = {}
         for key in tables:
             try:
-                detail = (await self._sql(f"DESCRIBE DETAIL {_name(*key)}"))[0]
-                newest = (await self._sql(f"DESCRIBE HISTORY {_name(*key)} LIMIT 1"))[0]
+                detail = (await self._rows(f"DESCRIBE DETAIL {catalog_name(*key)}"))[0]
+                newest = (await self._rows(f"DESCRIBE HISTORY {catalog_name(*key)} LIMIT 1"))[0]
             except EngineError as error:
                 if error.kind is not ErrorKind.APPLICATION:
                     raise
@@ -159,20 +163,20 @@ class SparkCopies:
         """See Copies."""
         if only is not None:
             for key in set(only) - set(keep):
-                await self._sql(f"DROP TABLE IF EXISTS {_name(*key)}")
+                await self._rows(f"DROP TABLE IF EXISTS {catalog_name(*key)}")
             return
         kept, there = frozenset(keep), await self._json({"do": "inventory"})
         schemas = {schema for schema, _ in kept} | {"default"}
         for each in there["schemas"]:
             if each["name"] not in schemas | OWN_SCHEMAS:
-                await self._sql(f"DROP SCHEMA IF EXISTS {_name(each['name'])} CASCADE")
+                await self._rows(f"DROP SCHEMA IF EXISTS {catalog_name(each['name'])} CASCADE")
         for sort in ("view", "function", "table", "other"):
             for each in there[f"{sort}s"]:
                 schema, name = each["schema"], each["name"]
                 if schema not in schemas or not name or (schema, name) in kept:
                     continue
                 what = "TABLE" if sort == "other" else sort.upper()
-                await self._sql(f"DROP {what} IF EXISTS {_name(schema, name)}")
+                await self._rows(f"DROP {what} IF EXISTS {catalog_name(schema, name)}")
 
     async def define(self, what: str, definition: Mapping[str, Json]) -> None:
         """See Copies."""
@@ -180,12 +184,12 @@ class SparkCopies:
 
     async def begin(self, table: CopyTable) -> Place:
         """See Copies."""
-        name = _name(table.schema, table.name)
-        await self._sql(
+        name = catalog_name(*table.key)
+        await self._rows(
             f"CREATE TABLE IF NOT EXISTS {name} (haproc_copy INT) USING delta "
             f"TBLPROPERTIES ('{_SOURCE}' = '{table.source}')"
         )
-        detail = (await self._sql(f"DESCRIBE DETAIL {name}"))[0]
+        detail = (await self._rows(f"DESCRIBE DETAIL {name}"))[0]
         location = str(detail["location"])
         sizes = await self._json({"do": "list", "location": location})
         return Place(location, str(detail["id"]), sizes)
@@ -198,31 +202,21 @@ class SparkCopies:
         asked = wire.within(_Packed(type_url=_PUT), "value", [len(head).to_bytes(4), head, data])
         asked = wire.within(protos.relations.Relation(), "extension", asked)
         plan = wire.within(protos.base.Plan(), "root", asked)
-        rows = await self._ask(lambda own: _rows(own, plan))
+        rows = await self._rows(plan)
         return int(json.loads(str(*rows[0].values()))["size"])
 
     async def _json(self, asked: Mapping[str, Json], timeout_s: float = _TIMEOUT_S) -> Any:
-        plan = _plan(_COPY, json.dumps(asked).encode())
-        rows = await self._ask(lambda own: _rows(own, plan, timeout_s))
+        rows = await self._rows(plugin_plan(_COPY, json.dumps(asked).encode()), timeout_s)
         return json.loads(str(*rows[0].values()))
 
-    async def _sql(self, sql: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = await self._ask(lambda own: _rows(own, sql))
+    async def _rows(self, query: Any, timeout_s: float = _TIMEOUT_S) -> list[dict[str, Any]]:
+        """Return the rows of a SQL text or a plan."""
+        found: list[dict[str, Any]] = await self._ask(lambda own: all_rows(own, query, timeout_s))
         return found
-
-
-async def _rows(
-    own: RemoteSession, query: Any, timeout_s: float = _TIMEOUT_S
-) -> list[dict[str, Any]]:
-    return [row async for row in all_rows(own, query, timeout_s)]
 
 
 def _at(do: str, table: CopyTable) -> dict[str, Json]:
     return {"do": do, "location": table.location, "version": table.version}
-
-
-def _name(*parts: str) -> str:
-    return ".".join(("spark_catalog", *(quote_name(part) for part in parts)))
 
 
 def _tidy(add: dict[str, Any]) -> dict[str, Any]:
@@ -231,16 +225,3 @@ def _tidy(add: dict[str, Any]) -> dict[str, Any]:
     if vector is not None:
         add["deletionVector"] = {k: v for k, v in vector.items() if v is not None}
     return {key: value for key, value in add.items() if value is not None}
-
-
-def _relation(what: str, asked: bytes) -> Any:
-    relation = protos.relations.Relation()
-    relation.extension.type_url = what
-    relation.extension.value = asked
-    return relation
-
-
-def _plan(what: str, asked: bytes) -> Any:
-    plan = protos.base.Plan()
-    plan.root.CopyFrom(_relation(what, asked))
-    return plan

@@ -153,8 +153,8 @@ class Relay(Protocol):
     """Calls of Spark Connect as a client sent them, made in the client's session on the server.
 
     In requests only the names of session, user and operation are replaced; answers are as the
-    server sent them. With ``changes`` the session then holds content that only its owner can
-    restore. Raises EngineError, which is a RelayedError if the server answered.
+    server sent them. ``changes``: True if the call may change the session. Methods raise
+    EngineError, which is a RelayedError if the server answered.
     """
 
     async def unary(
@@ -269,9 +269,9 @@ class Queries(Protocol):
 class Session(Queries, Protocol):
     """A Spark session on this cluster for queries and session statements.
 
-    It is made at the first use, and again after the server has lost it. Then `configure`'s settings
-    come back, and the content that statements made comes back through the `Restore` that it was
-    made with. Without a `Restore`, statements must leave nothing in it.
+    The session is made at the first use, and again after the server has lost it. Then it gets the
+    settings of `configure` again, and its `Restore` puts back the content that statements made.
+    Without a `Restore`, statements must leave nothing in it.
 
     Spark caches in each session the results of look-ups: functions, tables of files, existing
     schemas. The DDL of another session does not change this cache.
@@ -352,10 +352,10 @@ class Lane(Protocol):
         ...
 
     async def guarded(self, call: Callable[[Any], Awaitable[_Result]]) -> _Result:
-        """Call with the lane's session (a RemoteSession); a replaced process never gets it.
+        """Return the result of a function that is called with the lane's session (RemoteSession).
 
-        Raises EngineError. After an availability error the request may still run; the next use of
-        the lane ends it first.
+        A process that was replaced never gets the session. Raises EngineError. After an
+        availability error the request may still run; the next use of the lane ends it first.
         """
         ...
 

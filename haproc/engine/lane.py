@@ -24,7 +24,7 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
-from haproc.engine import arrow, confs
+from haproc.engine import arrow
 from haproc.engine.configured import ConfiguredSession, Defaults
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Settings, TransactionMarker
@@ -60,12 +60,10 @@ class SparkLane:
         authorise: Authorise = anybody,
         *,
         pool: str = "",
-        small_statement_timeout_s: float,
-        applied_bytes_max: int,
     ) -> None:
         self._remote = remote
-        self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s, pool)
-        self._applied_bytes_max = applied_bytes_max
+        self._session = ConfiguredSession(remote, defaults, pool)
+        self._applied_bytes_max = remote.channel.limits.applied_bytes_max
         self._one_at_a_time = asyncio.Lock()
         self._authorise = authorise
         self._in_doubt = True
@@ -148,8 +146,7 @@ class SparkLane:
     async def touch(self) -> None:
         """Keep the server from dropping the session; errors are ignored until the next call."""
         if self._open and not (self._in_doubt or self._outdated):
-            with contextlib.suppress(EngineError):
-                await self._remote.get_confs([confs.TIME_ZONE])
+            await self._remote.touch()
 
     async def _apply(
         self,

@@ -18,9 +18,9 @@ from haproc.engine.confs import parts_of, quoted, quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, PRESENT, UNREADABLE, Column, Named, Sort
 from haproc.engine.pieces import CATALOG
-from haproc.engine.remote import RemoteSession, table_relation
+from haproc.engine.remote import RemoteSession
 from haproc.engine.server import Marker
-from haproc.engine.statement import fingerprint_plan
+from haproc.engine.statement import fingerprint_plan, table_relation
 from haproc.engine.table import (
     HISTORY_TIMEOUT_S,
     all_rows,
@@ -46,7 +46,7 @@ _COMMIT: Final = re.compile(r"[0-9]++@[0-9]++")
 
 
 class What(Enum):
-    """The object with a table's name that is no readable Delta table."""
+    """The kinds of objects that a table's name can stand for, besides a readable Delta table."""
 
     NOTHING = auto()
     VIEW = auto()
@@ -54,11 +54,11 @@ class What(Enum):
     UNREADABLE = auto()
 
 
-async def what_is(remote: RemoteSession, name: str, timeout_s: float) -> What:
-    """Ask the catalog for the object with a name that could not be read as a Delta table."""
-    described = await _rows(remote, f"DESCRIBE TABLE EXTENDED {quoted_name(name)}", timeout_s)
+async def what_is(remote: RemoteSession, name: str) -> What:
+    """Return the kind of an object that could not be read as a Delta table; asks the catalog."""
+    described = await _rows(remote, f"DESCRIBE TABLE EXTENDED {quoted_name(name)}")
     if described is None:
-        known = await _in_catalog(remote, parts_of(name), timeout_s)
+        known = await _in_catalog(remote, parts_of(name))
         return What.UNREADABLE if known else What.NOTHING
     return _described(described)
 
@@ -74,20 +74,18 @@ def _described(rows: Sequence[dict[str, Any]] | None) -> What:
     return What.UNREADABLE if delta else What.OTHER_FORMAT
 
 
-async def is_delta(remote: RemoteSession, name: str, timeout_s: float) -> bool:
+async def is_delta(remote: RemoteSession, name: str) -> bool:
     """True if the catalog says that the name is a Delta table. Spark runs no task for that."""
-    described = await _rows(remote, f"DESCRIBE TABLE EXTENDED {quoted_name(name)}", timeout_s)
+    described = await _rows(remote, f"DESCRIBE TABLE EXTENDED {quoted_name(name)}")
     values = {row["col_name"]: row["data_type"] for row in described or ()}
     return values.get("Type") != "VIEW" and str(values.get("Provider", "")).lower() == "delta"
 
 
-async def plain_columns(
-    remote: RemoteSession, name: str, timeout_s: float
-) -> Sequence[Column] | None:
+async def plain_columns(remote: RemoteSession, name: str) -> Sequence[Column] | None:
     """Return a Delta table's columns if it stores what it is given, and nothing else."""
     try:
-        detail = await single_row(remote, f"DESCRIBE DETAIL {quoted_name(name)}", timeout_s)
-        schema = await remote.schema(table_relation(quoted_name(name)), timeout_s)
+        detail = await single_row(remote, f"DESCRIBE DETAIL {quoted_name(name)}")
+        schema = await remote.schema(table_relation(quoted_name(name)))
     except EngineError as error:
         if error.kind is not ErrorKind.APPLICATION:
             raise
@@ -99,14 +97,14 @@ async def plain_columns(
     return columns if delta and as_given and metadata_of(schema) <= {"comment"} else None
 
 
-async def check_readable(remote: RemoteSession, name: str, timeout_s: float) -> None:
+async def check_readable(remote: RemoteSession, name: str) -> None:
     """Raise EngineError if there is a table of this name that cannot be read."""
     try:
-        await remote.schema(table_relation(quoted_name(name)), timeout_s)
+        await remote.schema(table_relation(quoted_name(name)))
     except EngineError as error:
         if error.kind is not ErrorKind.APPLICATION:
             raise
-        if await what_is(remote, name, timeout_s) in (What.UNREADABLE, What.OTHER_FORMAT):
+        if await what_is(remote, name) in (What.UNREADABLE, What.OTHER_FORMAT):
             raise unreadable(name, error) from error
 
 
@@ -120,9 +118,7 @@ def unreadable(name: str, error: EngineError) -> EngineError:
     )
 
 
-async def fingerprint(
-    remote: RemoteSession, marker: Marker, named: Sequence[Named], timeout_s: float
-) -> str:
+async def fingerprint(remote: RemoteSession, marker: Marker, named: Sequence[Named]) -> str:
     """Return the fingerprint of the objects: a text that changes when any of them changes.
 
     It has one part for each name, with slashes between: ABSENT if there is nothing; the newest
@@ -131,28 +127,28 @@ async def fingerprint(
     """
     names = [(each.sort.value, parts_of(each.name), each.content) for each in named]
     plan = fingerprint_plan(await marker.folder(remote), names)
-    (row,) = await rows_in_turn(remote, plan, timeout_s)
+    (row,) = await rows_in_turn(remote, plan, remote.small_timeout_s)
     answer = json.loads(str(*row.values()))
     found = [
-        await _fingerprint_part(remote, each, timeout_s) if text is None else _shortened(text)
+        await _fingerprint_part(remote, each) if text is None else _shortened(text)
         for each, text in zip(named, answer["standing"], strict=True)
     ]
-    await marker.look(remote, timeout_s, answer["files"])
+    await marker.look(remote, answer["files"])
     return "/".join(found)
 
 
-async def _fingerprint_part(remote: RemoteSession, named: Named, timeout_s: float) -> str:
+async def _fingerprint_part(remote: RemoteSession, named: Named) -> str:
     """Return a name's part of the fingerprint by statements, in a catalog unknown to the plugin."""
     name = quoted_name(named.name)
     if named.sort is Sort.FUNCTION:
-        return _hash(await _rows(remote, f"DESCRIBE FUNCTION EXTENDED {name}", timeout_s))
+        return _hash(await _rows(remote, f"DESCRIBE FUNCTION EXTENDED {name}"))
     if named.sort is Sort.NAMESPACE:
-        return _hash(await _rows(remote, f"DESCRIBE SCHEMA EXTENDED {name}", timeout_s))
-    if not await _in_catalog(remote, parts_of(named.name), timeout_s):
+        return _hash(await _rows(remote, f"DESCRIBE SCHEMA EXTENDED {name}"))
+    if not await _in_catalog(remote, parts_of(named.name)):
         return ABSENT
     if not named.content:
         return PRESENT
-    described = await _rows(remote, f"DESCRIBE TABLE EXTENDED {name}", timeout_s)
+    described = await _rows(remote, f"DESCRIBE TABLE EXTENDED {name}")
     what = _described(described)
     if what is not What.VIEW:
         newest = await _rows(remote, f"DESCRIBE HISTORY {name} LIMIT 1", HISTORY_TIMEOUT_S)
@@ -161,11 +157,11 @@ async def _fingerprint_part(remote: RemoteSession, named: Named, timeout_s: floa
     return UNREADABLE if what is What.UNREADABLE else _hash(described)
 
 
-async def default_place(remote: RemoteSession, name: str, timeout_s: float) -> str:
+async def default_place(remote: RemoteSession, name: str) -> str:
     """Return the folder for the files of a managed table of this name; empty if unknown."""
     *namespace, table = parts_of(name)
     where = ".".join(map(quoted, namespace))
-    rows = await _rows(remote, f"DESCRIBE SCHEMA EXTENDED {where}", timeout_s)
+    rows = await _rows(remote, f"DESCRIBE SCHEMA EXTENDED {where}")
     values = {row["info_name"]: row["info_value"] for row in rows or ()}
     location = str(values.get("Location") or "").rstrip("/")
     # Other catalogs choose the folder of each table themselves.
@@ -173,26 +169,28 @@ async def default_place(remote: RemoteSession, name: str, timeout_s: float) -> s
     return f"{location}/{table.lower()}" if ours else ""
 
 
-async def staged(remote: RemoteSession, timeout_s: float) -> frozenset[str]:
+async def staged(remote: RemoteSession) -> frozenset[str]:
     """Return the full names of the existing staging tables."""
     where = f"{CATALOG}.{STAGING_SCHEMA}"
-    rows = await _rows(remote, f"SHOW TABLES IN {where}", timeout_s)
+    rows = await _rows(remote, f"SHOW TABLES IN {where}")
     return frozenset(f"{where}.{row['tableName']}" for row in rows or ())
 
 
-async def _in_catalog(remote: RemoteSession, parts: list[str], timeout_s: float) -> bool:
+async def _in_catalog(remote: RemoteSession, parts: list[str]) -> bool:
     *namespace, table = parts
     pattern = table.replace("\\", "\\\\").replace("'", "\\'")
     where = ".".join(map(quoted, namespace))
-    rows = await _rows(remote, f"SHOW TABLES IN {where} LIKE '{pattern}'", timeout_s)
+    rows = await _rows(remote, f"SHOW TABLES IN {where} LIKE '{pattern}'")
     found = [row for row in rows or () if not row["isTemporary"]]
     return any(row["tableName"].lower() == table.lower() for row in found)
 
 
-async def _rows(remote: RemoteSession, sql: str, timeout_s: float) -> list[dict[str, Any]] | None:
+async def _rows(
+    remote: RemoteSession, sql: str, timeout_s: float | None = None
+) -> list[dict[str, Any]] | None:
     """Return the rows of a query; None if the cluster refuses it."""
     try:
-        return [row async for row in all_rows(remote, sql, timeout_s)]
+        return await all_rows(remote, sql, timeout_s)
     except EngineError as error:
         if error.kind is not ErrorKind.APPLICATION:
             raise

@@ -73,11 +73,11 @@ class RowsRelation:
     def pieces(self) -> list[Piece]:
         """Return the encoding of the ``Relation``."""
         if self._packing is None:
-            relation = self._local([*self._data, END_OF_STREAM])
+            relation = _local([*self._data, END_OF_STREAM])
             if self._names is None:
                 return relation
         else:
-            relation = self._local([self._packing.head, *self._data, *self._packing.rest()])
+            relation = _local([self._packing.head, *self._data, *self._packing.rest()])
             project = _Relations.Project()
             taken_apart = project.expressions.add().unresolved_function
             taken_apart.function_name = "inline"
@@ -85,14 +85,17 @@ class RowsRelation:
             argument.unparsed_identifier = _COLUMN
             inner = wire.within(project, "input", relation)
             relation = wire.within(_Relations.Relation(), "project", inner)
-        names = self._schema.names if self._names is None else self._names
-        to_df = _Relations.ToDF(column_names=names)
-        return wire.within(_Relations.Relation(), "to_df", wire.within(to_df, "input", relation))
+        return _renamed(relation, self._schema.names if self._names is None else self._names)
 
-    @staticmethod
-    def _local(data: Sequence[Piece]) -> list[Piece]:
-        local = wire.within(_Relations.LocalRelation(), "data", data)
-        return wire.within(_Relations.Relation(), "local_relation", local)
+
+def _local(data: Sequence[Piece]) -> list[Piece]:
+    local = wire.within(_Relations.LocalRelation(), "data", data)
+    return wire.within(_Relations.Relation(), "local_relation", local)
+
+
+def _renamed(relation: Sequence[Piece], names: Sequence[str]) -> list[Piece]:
+    to_df = wire.within(_Relations.ToDF(column_names=names), "input", relation)
+    return wire.within(_Relations.Relation(), "to_df", to_df)
 
 
 def rows_relation(rows: bytes, names: Sequence[str] | None = None) -> list[Piece]:
@@ -106,12 +109,7 @@ def rows_relation(rows: bytes, names: Sequence[str] | None = None) -> list[Piece
         relation.add_stream(rows)
         return relation.pieces()
     except (pa.ArrowInvalid, FrameError):
-        data = wire.within(_Relations.LocalRelation(), "data", [rows])
-        relation_of_data = wire.within(_Relations.Relation(), "local_relation", data)
-        if names is None:
-            return relation_of_data
-        to_df = wire.within(_Relations.ToDF(column_names=names), "input", relation_of_data)
-        return wire.within(_Relations.Relation(), "to_df", to_df)
+        return _local([rows]) if names is None else _renamed(_local([rows]), names)
 
 
 def append_of(statement: ArrowRows) -> list[Piece]:

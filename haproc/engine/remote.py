@@ -40,7 +40,7 @@ from haproc.engine.errors import (
     session_lost,
 )
 from haproc.engine.rewriting import Names, replaced_plan
-from haproc.engine.statement import ArrowRows, RowsInLog, SparkPlan, SqlText, Statement
+from haproc.engine.statement import ArrowRows, RowsInLog, SparkPlan, SqlText, Statement, sql_plan
 from haproc.engine.tasks import Phase, Planned
 from haproc.offloop import by_size
 from haproc.wire import Piece
@@ -90,6 +90,11 @@ class RemoteSession:
         """The number of abandoned operations that still run: the session must not be dropped."""
 
     @property
+    def small_timeout_s(self) -> float:
+        """The deadline of HAProc's own small statements."""
+        return self.channel.limits.small_statement_timeout_s
+
+    @property
     def names(self) -> Names:
         """The session's ids; the server's own id is empty until it is known."""
         return Names(self.id, self._observed)
@@ -103,16 +108,13 @@ class RemoteSession:
             return False
         if epoch == self.epoch:
             if session_id_spent(error.error_class):
-                self._next_id()
+                self.start_over()
             else:
                 self._new_epoch()
         return True
 
     def start_over(self) -> None:
         """Begin a fresh session under another id; statements of the old one go on."""
-        self._next_id()
-
-    def _next_id(self) -> None:
         self._take_id(self._generation + 1)
 
     def _take_id(self, generation: int) -> None:
@@ -232,11 +234,11 @@ class RemoteSession:
         response = await self._config(operation)
         return [prefix + pair.key.removeprefix(prefix) for pair in response.pairs]
 
-    async def schema(self, relation: Any, timeout_s: float) -> Any:
+    async def schema(self, relation: Any) -> Any:
         """Return the schema (a DataType message) of a relation without running it."""
         request = self._request(_base.AnalyzePlanRequest)
         request.schema.plan.root.CopyFrom(relation)
-        response = await self._unary("AnalyzePlan", request, timeout_s)
+        response = await self._unary("AnalyzePlan", request, self.small_timeout_s)
         return response.schema.schema
 
     async def interrupt(self, operation_id: str | None = None) -> None:
@@ -248,7 +250,7 @@ class RemoteSession:
         else:
             request.interrupt_type = kinds.INTERRUPT_TYPE_OPERATION_ID
             request.operation_id = operation_id
-        await self._unary("Interrupt", request, self.channel.limits.control_timeout_s)
+        await self._control("Interrupt", request)
 
     def stop_soon(
         self,
@@ -323,7 +325,7 @@ class RemoteSession:
                 request = self._request(
                     _base.ReleaseSessionRequest, observed=False, allow_reconnect=True
                 )
-                await self._unary("ReleaseSession", request, self.channel.limits.control_timeout_s)
+                await self._control("ReleaseSession", request)
             generation += 1
         self._take_id(first)
 
@@ -370,6 +372,11 @@ class RemoteSession:
                 )
             await asyncio.sleep(_POLL_INTERVAL_S)
 
+    async def touch(self) -> None:
+        """Keep the server from dropping the session; errors are ignored until the next call."""
+        with contextlib.suppress(EngineError):
+            await self.get_confs_if_any([_ANY_CONF])
+
     async def release(self) -> None:
         """Drop the session on the server; errors are ignored."""
         request = self._request(_base.ReleaseSessionRequest, observed=False)
@@ -381,14 +388,17 @@ class RemoteSession:
     async def _operations(self, states: frozenset[int]) -> frozenset[str]:
         request = self._request(_base.GetStatusRequest)
         request.operation_status.SetInParent()
-        response = await self._unary("GetStatus", request, self.channel.limits.control_timeout_s)
+        response = await self._control("GetStatus", request)
         return frozenset(
             status.operation_id for status in response.operation_statuses if status.state in states
         )
 
     async def _config(self, operation: Any) -> Any:
         request = self._request(_base.ConfigRequest, operation=operation)
-        return await self._unary("Config", request, self.channel.limits.small_statement_timeout_s)
+        return await self._unary("Config", request, self.small_timeout_s)
+
+    async def _control(self, name: str, request: Any) -> Any:
+        return await self._unary(name, request, self.channel.limits.control_timeout_s)
 
     async def _unary(self, name: str, request: Any, timeout_s: float) -> Any:
         epoch = self.epoch
@@ -465,27 +475,6 @@ async def plan_bytes(statement: Statement) -> bytes | list[Piece]:
             return await by_size(len(statement.rows), placeholder.append_of, statement)
         case _:
             return bytes(plan_of(statement).SerializeToString())
-
-
-def sql_plan(sql: str) -> Any:
-    """Return the plan that runs a statement in one round trip."""
-    plan = _base.Plan()
-    plan.root.sql.query = sql
-    return plan
-
-
-def sql_relation(sql: str) -> Any:
-    """Return the relation of a query."""
-    relation = protos.relations.Relation()
-    relation.sql.query = sql
-    return relation
-
-
-def table_relation(table: str) -> Any:
-    """Return the relation of a table, named as in SQL."""
-    relation = protos.relations.Relation()
-    relation.read.named_table.unparsed_identifier = table
-    return relation
 
 
 async def _fetched(statement: RowsInLog) -> list[Piece]:

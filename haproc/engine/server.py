@@ -122,8 +122,7 @@ _FOLDER = "_haproc"
 class Marker:
     """The storage id of one cluster; ``known`` is the id that it must have, once that is known."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self) -> None:
         self._path = ""
         self._files = frozenset[str]()
         """The files in which `check` found the id."""
@@ -136,9 +135,9 @@ class Marker:
         """
         self.known = known
         if known:
-            await self.check(remote, self._timeout_s)
+            await self.check(remote, remote.small_timeout_s)
             return known
-        found = await self._read(remote, self._timeout_s)
+        found = await self._read(remote, remote.small_timeout_s)
         if not found:
             found = uuid.uuid4().hex
             await self._write(remote, found)
@@ -158,14 +157,14 @@ class Marker:
                 error_class=ErrorClass.STORAGE_AWAY,
             )
 
-    async def look(self, remote: RemoteSession, timeout_s: float, files: Collection[str]) -> None:
+    async def look(self, remote: RemoteSession, files: Collection[str]) -> None:
         """Check the storage id again if the ``files`` of its `folder` have changed.
 
         A file of Spark's is never written twice, so the same files have the same content. Raises
         EngineError like `check`; does nothing while the id is not known.
         """
         if self.known and (not files or frozenset(files) != self._files):
-            await self.check(remote, timeout_s)
+            await self.check(remote, remote.small_timeout_s)
             self._files = frozenset(files)
 
     async def _query(self, remote: RemoteSession) -> str:
@@ -183,8 +182,7 @@ class Marker:
     async def _write(self, remote: RemoteSession, marker: str) -> None:
         path = (await self.folder(remote)).replace("\\", "\\\\").replace("'", "\\'")
         sql = f"INSERT OVERWRITE DIRECTORY '{path}' USING text SELECT '{marker}'"
-        async for _ in all_rows(remote, sql, self._timeout_s):
-            pass
+        await all_rows(remote, sql)
 
     async def folder(self, remote: RemoteSession) -> str:
         """Return the folder of the storage id, below the warehouse."""
@@ -208,7 +206,7 @@ _VERSIONS = (
 
 
 async def settings_of_results(
-    remote: RemoteSession, names: Collection[str], timeout_s: float
+    remote: RemoteSession, names: Collection[str]
 ) -> dict[str, str | None]:
     """Return what `Engine.server_settings` returns, from a fresh session.
 
@@ -218,13 +216,13 @@ async def settings_of_results(
     given = [name for prefix in SETTINGS_OF_RESULTS for name in await remote.confs_below(prefix)]
     found = dict(await remote.get_confs_if_any(sorted({*given, *names})))
     for what, expression in _VERSIONS:
-        found[VERSION + what] = await _version(remote, expression, timeout_s)
+        found[VERSION + what] = await _version(remote, expression)
     return found
 
 
-async def _version(remote: RemoteSession, expression: str, timeout_s: float) -> str | None:
+async def _version(remote: RemoteSession, expression: str) -> str | None:
     try:
-        row = await single_row(remote, f"SELECT {expression} AS version", timeout_s)
+        row = await single_row(remote, f"SELECT {expression} AS version")
     except EngineError as error:
         if error.kind is not ErrorKind.APPLICATION:
             raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import assert_never
 
@@ -37,13 +37,15 @@ class SparkSession(Asking):
         self,
         remote: RemoteSession,
         defaults: Defaults,
-        small_statement_timeout_s: float,
         restore: Restore | None = None,
         pool: str = "",
         paths: Sequence[str] = (),
+        closed: Callable[[SparkSession], None] = lambda _: None,
     ) -> None:
-        super().__init__(remote, small_statement_timeout_s)
-        self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s, pool, paths)
+        """``closed`` is called with the session when it is closed."""
+        super().__init__(remote)
+        self._session = ConfiguredSession(remote, defaults, pool, paths)
+        self._closed = closed
         self._defaults = defaults
         self._settings: Settings | None = None
         self._restore = restore
@@ -51,13 +53,7 @@ class SparkSession(Asking):
         self._begun = False
         self._changing = asyncio.Lock()
         self._running = 0
-        self._relay = SparkRelay(
-            remote,
-            begin=self._begin,
-            recover=self._recover,
-            in_use=self.in_use,
-            changing=self._is_changed,
-        )
+        self._relay = SparkRelay(remote, self, self._is_changed)
 
     @property
     def relay(self) -> Relay:
@@ -104,7 +100,7 @@ class SparkSession(Asking):
 
     async def ready(self) -> None:
         """Make the session, if it does not exist, and restore its content."""
-        await self._begin()
+        await self.begin()
 
     @property
     def stands(self) -> bool:
@@ -113,7 +109,7 @@ class SparkSession(Asking):
 
     def as_it_is(self) -> Queries:
         """Return the present session's queries: they fail if it must be recreated."""
-        return _AsItIs(self, self._remote, self._timeout_s)
+        return _AsItIs(self, self._remote)
 
     def lost(self, error: EngineError, epoch: int) -> None:
         """Record an error of this epoch's session. It does not recreate the session.
@@ -144,11 +140,11 @@ class SparkSession(Asking):
 
     async def settings(self) -> Settings:
         """Read the session's catalog, schema, time zone and ANSI mode back from the cluster."""
-        epoch = await self._begin()
+        epoch = await self.begin()
         try:
             return await self._read_settings()
         except EngineError as error:
-            if not await self._recover(error, epoch):
+            if not await self.recover(error, epoch):
                 raise
             return await self._read_settings()
 
@@ -162,24 +158,22 @@ class SparkSession(Asking):
         try:
             await self._remote.interrupt()
         except EngineError as error:
-            if not await self._recover(error, epoch):
+            if not await self.recover(error, epoch):
                 raise
 
     async def touch(self) -> None:
         """Keep the server from dropping the session; errors are ignored until the next call."""
-        try:
-            await self._remote.get_confs([confs.TIME_ZONE])
-        except EngineError:
-            return
+        await self._remote.touch()
 
     async def aclose(self) -> None:
         """Release the session on the cluster; errors are ignored."""
+        self._closed(self)
         await self._remote.release()
 
     async def _read_settings(self) -> Settings:
         values, where = await asyncio.gather(
             self._remote.get_confs([confs.TIME_ZONE, confs.ANSI]),
-            single_row(self._remote, _WHERE_AM_I, self._timeout_s),
+            single_row(self._remote, _WHERE_AM_I),
         )
         return Settings(
             catalog=where["catalog"],
@@ -189,13 +183,13 @@ class SparkSession(Asking):
             confs=self._settings.confs if self._settings else (),
         )
 
-    async def _begin(self) -> int:
+    async def begin(self) -> int:
         """Return the session's epoch, once its content is restored."""
         async with self._changing:
             await self._restore_if_new()
             return self._remote.epoch
 
-    async def _recover(self, error: EngineError, epoch: int) -> bool:
+    async def recover(self, error: EngineError, epoch: int) -> bool:
         """Recreate the session if the error shows that it is lost; False for any other error."""
         async with self._changing:
             if not self._renewed(error, epoch):
@@ -226,7 +220,7 @@ class SparkSession(Asking):
         if self._begun:
             await self._leave()
         self._begun = True
-        await self._restore(FreshSession(self._remote, self._session, self._timeout_s))
+        await self._restore(FreshSession(self._remote, self._session))
         self._restored = True
 
     async def _leave(self) -> None:
@@ -240,12 +234,12 @@ class SparkSession(Asking):
 class _AsItIs(Asking):
     """The queries of the present session, which fail if it must be recreated."""
 
-    def __init__(self, session: SparkSession, remote: RemoteSession, timeout_s: float) -> None:
-        super().__init__(remote, timeout_s)
+    def __init__(self, session: SparkSession, remote: RemoteSession) -> None:
+        super().__init__(remote)
         self._session = session
         self._epoch = session.epoch
 
-    async def _begin(self) -> int:
+    async def begin(self) -> int:
         if not self._session.stands or self._session.epoch != self._epoch:
             raise EngineError(
                 ErrorKind.AVAILABILITY,
@@ -254,7 +248,7 @@ class _AsItIs(Asking):
             )
         return self._epoch
 
-    async def _recover(self, error: EngineError, epoch: int) -> bool:
+    async def recover(self, error: EngineError, epoch: int) -> bool:
         self._session.lost(error, epoch)
         return False
 

@@ -24,18 +24,21 @@ _FINGERPRINT: Final = "haproc/standing"
 
 def version_plan() -> Any:
     """Return the plan that gives one row about the server, see `engine.server`."""
-    return _plan(_VERSION, b"")
+    return plugin_plan(_VERSION, b"")
 
 
 def reading_plan(statement: SqlText | SparkPlan, *, parsed_only: bool = False) -> bytes:
     """Return the bytes of the plan that gives a statement's plan reading as one value."""
-    plan = _of_text(statement.sql) if isinstance(statement, SqlText) else statement.plan
+    if isinstance(statement, SqlText):
+        plan = bytes(sql_plan(statement.sql).SerializeToString())
+    else:
+        plan = statement.plan
     request = {
         "plan": base64.b64encode(plan).decode(),
         "analyze": not parsed_only,
         "columns": isinstance(statement, SparkPlan),
     }
-    return bytes(_plan(_READ, json.dumps(request).encode()).SerializeToString())
+    return bytes(plugin_plan(_READ, json.dumps(request).encode()).SerializeToString())
 
 
 def fingerprint_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]]) -> Any:
@@ -46,20 +49,39 @@ def fingerprint_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool
     request = [
         {"sort": sort, "parts": [*parts], "content": content} for sort, parts, content in named
     ]
-    return _plan(_FINGERPRINT, json.dumps({"folder": folder, "named": request}).encode())
+    return plugin_plan(_FINGERPRINT, json.dumps({"folder": folder, "named": request}).encode())
 
 
-def _of_text(sql: str) -> bytes:
-    plan = protos.base.Plan()
-    plan.root.sql.query = sql
-    return bytes(plan.SerializeToString())
-
-
-def _plan(what: str, request: bytes) -> Any:
+def plugin_plan(what: str, request: bytes) -> Any:
+    """Return the plan that the plugin answers; ``what`` names the question."""
     plan = protos.base.Plan()
     plan.root.extension.type_url = what
     plan.root.extension.value = request
     return plan
+
+
+# Plans and relations of SQL.
+
+
+def sql_plan(sql: str) -> Any:
+    """Return the plan that runs a statement in one round trip."""
+    plan = protos.base.Plan()
+    plan.root.sql.query = sql
+    return plan
+
+
+def sql_relation(sql: str) -> Any:
+    """Return the relation of a query."""
+    relation = protos.relations.Relation()
+    relation.sql.query = sql
+    return relation
+
+
+def table_relation(table: str) -> Any:
+    """Return the relation of a table, named as in SQL."""
+    relation = protos.relations.Relation()
+    relation.read.named_table.unparsed_identifier = table
+    return relation
 
 
 # A statement as a cluster runs it, in any form.

@@ -18,8 +18,8 @@ from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Named, Session, Settings, Sort, TableState
 from haproc.engine.pieces import CATALOG
-from haproc.engine.remote import RemoteSession, sql_plan
-from haproc.engine.statement import SqlText
+from haproc.engine.remote import RemoteSession
+from haproc.engine.statement import SqlText, sql_plan
 from haproc.failure import ErrorClass
 from haproc.pin.sqltypes import quote_name
 
@@ -133,7 +133,7 @@ async def survey(session: Session, names: Sequence[str], at_once: int) -> list[T
             return TableState(name, checksum=await _readable(session, name))
 
     async def rows(sql: str) -> list[dict[str, Any]]:
-        return await _rows(session, sql)
+        return await rows_in_session(session, sql)
 
     found = [each for name in names for each in await listed(rows, name)]
     return list(await asyncio.gather(*(state(name, view) for name, view in found)))
@@ -146,7 +146,7 @@ async def checksum(session: Session, state: TableState, timeout_s: float) -> str
     columns = await session.columns(f"SELECT * FROM {source}")
     hashed = ", ".join(_hashable(column) for column in columns)
     total = f"sum(CAST(xxhash64({hashed}) AS DECIMAL(38, 0)))" if columns else "0"
-    (row,) = await _rows(
+    (row,) = await rows_in_session(
         session, f"SELECT count(*) AS n, coalesce({total}, 0) AS h FROM {source}", timeout_s
     )
     schema = "\n".join(f"{c.name} {c.type_text} {c.nullable}" for c in columns)
@@ -198,7 +198,7 @@ async def _shown(rows: Rows, sql: str) -> list[dict[str, Any]]:
 async def _version(session: Session, name: str) -> int | None:
     """Return a Delta table's newest version; None for other formats."""
     try:
-        rows = await _rows(session, f"DESCRIBE HISTORY {name} LIMIT 1")
+        rows = await rows_in_session(session, f"DESCRIBE HISTORY {name} LIMIT 1")
     except EngineError as error:
         if error.kind is ErrorKind.APPLICATION:
             return None
@@ -208,7 +208,7 @@ async def _version(session: Session, name: str) -> int | None:
 
 async def _definition(session: Session, name: str) -> str:
     """Return a checksum of a view's definition."""
-    rows = await _rows(session, f"DESCRIBE TABLE EXTENDED {name}")
+    rows = await rows_in_session(session, f"DESCRIBE TABLE EXTENDED {name}")
     names = [str(row["col_name"]) for row in rows]
     columns = rows[: names.index("")] if "" in names else rows
     rows_used = [*columns, *(row for row in rows if row["col_name"] in _DEFINING)]
@@ -225,9 +225,10 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-async def _rows(
+async def rows_in_session(
     session: Session, sql: str, timeout_s: float = SURVEY_TIMEOUT_S
 ) -> list[dict[str, Any]]:
+    """Return the rows of a query; for small results."""
     async with contextlib.aclosing(
         await session.query(SqlText(sql), timeout_s=timeout_s)
     ) as result:
@@ -266,6 +267,14 @@ def metadata_of(schema: Any) -> frozenset[str]:
 
 
 async def all_rows(
+    remote: RemoteSession, query: str | Any, timeout_s: float | None = None
+) -> list[dict[str, Any]]:
+    """Return the rows of a query, a text or a plan; raises EngineError. By default a small one."""
+    found = each_row(remote, query, timeout_s or remote.small_timeout_s)
+    return [row async for row in found]
+
+
+async def each_row(
     remote: RemoteSession,
     query: str | Any,
     timeout_s: float,
@@ -298,7 +307,7 @@ async def rows_in_turn(
     wait, operation_id = remote.channel.tasks.wait(), str(uuid.uuid4())
 
     async def read() -> list[dict[str, Any]]:
-        found = all_rows(
+        found = each_row(
             remote, query, WAIT_S_MAX, operation_id=operation_id, receive=wait.report.receive
         )
         return [row async for row in found]
@@ -327,10 +336,9 @@ def _late(timeout_s: float, *, is_held: bool) -> EngineError:
     return EngineError(ErrorKind.AVAILABILITY, message, error_class=ErrorClass.CORES_HELD)
 
 
-async def single_row(remote: RemoteSession, sql: str, timeout_s: float) -> dict[str, Any]:
-    """Return the row of a query that gives one row."""
-    rows = [row async for row in all_rows(remote, sql, timeout_s)]
-    return rows[0]
+async def single_row(remote: RemoteSession, sql: str) -> dict[str, Any]:
+    """Return the row of a small query that gives one row."""
+    return (await all_rows(remote, sql))[0]
 
 
 async def last_version(
@@ -344,7 +352,7 @@ async def last_version(
     """
     for limit in (f" LIMIT {history_rows}", ""):
         versions, commits = [], 0
-        async for row in all_rows(remote, f"DESCRIBE HISTORY {table}{limit}", HISTORY_TIMEOUT_S):
+        async for row in each_row(remote, f"DESCRIBE HISTORY {table}{limit}", HISTORY_TIMEOUT_S):
             commits += 1
             found = confs.version_in(row["userMetadata"] or "", application)
             if found is not None:
@@ -410,8 +418,7 @@ class SparkHistories:
         ]
 
     async def _rows(self, sql: str) -> list[dict[str, Any]]:
-        async def rows(own: RemoteSession) -> list[dict[str, Any]]:
-            return [row async for row in all_rows(own, sql, HISTORY_TIMEOUT_S)]
-
-        found: list[dict[str, Any]] = await self._in_session(rows)
+        found: list[dict[str, Any]] = await self._in_session(
+            lambda own: all_rows(own, sql, HISTORY_TIMEOUT_S)
+        )
         return found

@@ -1,4 +1,4 @@
-"""HAProc's other work on a cluster while a small statement waits: is the cluster busy, or down?
+"""Decides if a late small statement shows that its cluster is down, or only that it is busy.
 
 A small statement may be late because the cluster is busy. This is no fault of the cluster while
 other statements of HAProc use the cores that it waits for: the server reports every two seconds the

@@ -9,13 +9,19 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
-import sys
 from pathlib import Path
 from typing import Final
 
 from haproc.config.jobs import Isolation, Jobs
-from haproc.jobs.model import Outcome
-from haproc.jobs.process import UNPRIVILEGED, Plan, Running, make_folder, remove_folder
+from haproc.jobs.model import JobLimits, Outcome
+from haproc.jobs.process import (
+    Plan,
+    Running,
+    interpreter_of,
+    make_folder,
+    remove_folder,
+    user_of,
+)
 
 TRIAL: Final = "trial"
 TRIAL_S: Final = 30.0
@@ -41,19 +47,6 @@ class IsolationError(OSError):
     """Jobs cannot be isolated on this host as configured."""
 
 
-def user_of(settings: Jobs) -> str | None:
-    """Return the user of programs; None for HAProc's own user."""
-    sandboxed = settings.isolation is Isolation.BUBBLEWRAP
-    if settings.user is None and sandboxed and os.geteuid() == 0:
-        return UNPRIVILEGED
-    return settings.user
-
-
-def interpreter_of(settings: Jobs) -> Path:
-    """Return the command that runs programs."""
-    return settings.python or Path(sys.executable)
-
-
 async def check_isolation(settings: Jobs, folder: Path, hidden: Path) -> None:
     """Run a program with the options of jobs; raises IsolationError with the remedy if that fails.
 
@@ -68,30 +61,16 @@ async def check_isolation(settings: Jobs, folder: Path, hidden: Path) -> None:
 
 
 async def _fault(settings: Jobs, folder: Path, hidden: Path) -> str | None:
-    python, user = interpreter_of(settings), user_of(settings)
-    plan = Plan(
-        (str(python), "-c", "open('written', 'w')"),
-        folder,
-        {},
-        memory_bytes=MEMORY_BYTES,
-        cpu_s=TRIAL_S,
-        wall_s=TRIAL_S,
-        output_bytes_max=settings.output_bytes_max,
-        processes_max=settings.processes_max,
-        disk_bytes_max=settings.disk_bytes_max,
-        disk_free_bytes_min=settings.disk_free_bytes_min,
-        isolation=settings.isolation,
-        python=python,
-        user=user,
-        readable=settings.readable,
-        hidden=(hidden,),
-    )
+    user = user_of(settings)
+    command = (str(interpreter_of(settings)), "-c", "open('written', 'w')")
+    limits = JobLimits(MEMORY_BYTES, TRIAL_S, TRIAL_S)
+    plan = Plan(command, folder, {}, settings, limits, (hidden,))
     try:
         if user is not None and pwd.getpwnam(user).pw_uid == 0:
             return f"{user} is root"
         if user is not None and os.geteuid() != 0:
             return "HAProc must be root to run programs as jobs.user"
-        await asyncio.to_thread(make_folder, folder, [], user, lambda: remove_folder(folder))
+        await asyncio.to_thread(make_folder, folder, [], user)
         running = await Running.start(plan)
         output = b"".join([piece async for piece in running.output()])
         end = await running.ended()

@@ -10,23 +10,21 @@ import shutil
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from haproc.config.jobs import Isolation
-from haproc.jobs.model import Outcome
+from haproc.config.jobs import Isolation, Jobs
+from haproc.jobs.model import JobLimits, Outcome
 
 # A program's working folder: made with its files, and removed whatever the program did in it.
 
 
-def make_folder(
-    folder: Path, files: Sequence[tuple[str, bytes]], user: str | None, tidy: Callable[[], None]
-) -> None:
-    """Make a program's working folder with these files, given by path; ``tidy`` runs first."""
-    tidy()
+def make_folder(folder: Path, files: Sequence[tuple[str, bytes]], user: str | None) -> None:
+    """Make a program's working folder with these files, given by path; an old one is removed."""
+    remove_folder(folder)
     folder.mkdir(parents=True, mode=0o700)
     for name in ("tmp", "modules"):
         (folder / name).mkdir(mode=0o700)
@@ -219,56 +217,61 @@ UNPRIVILEGED: Final = "nobody"
 """The user of programs in the sandbox of a HAProc that is root, unless `jobs.user` names one."""
 
 
+def user_of(settings: Jobs) -> str | None:
+    """Return the user of programs; None for HAProc's own user."""
+    sandboxed = settings.isolation is Isolation.BUBBLEWRAP
+    if settings.user is None and sandboxed and os.geteuid() == 0:
+        return UNPRIVILEGED
+    return settings.user
+
+
+def interpreter_of(settings: Jobs) -> Path:
+    """Return the command that runs programs, and the first process of each job."""
+    return settings.python or Path(sys.executable)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The program to run: an absolute command, its folder, its isolation from HAProc, and its user.
+    """The program to run: an absolute command, its folder, its environment, and its limits.
 
-    - ``python`` runs the job's first process;
-    - ``readable``: the paths that can be read in addition to the system's files;
-    - ``hidden``: the paths that cannot be read, even below readable ones;
-    - ``user``: the program's user, None for HAProc's own.
+    - ``settings``: the isolation of programs, their user, and the limits of all of them;
+    - ``limits``: those of this program;
+    - ``hidden``: the paths that cannot be read, even below readable ones.
     """
 
     command: Sequence[str]
     folder: Path
     environment: Mapping[str, str]
-    memory_bytes: int
-    cpu_s: float
-    wall_s: float
-    output_bytes_max: int
-    processes_max: int
-    disk_bytes_max: int
-    disk_free_bytes_min: int
-    isolation: Isolation
-    python: Path
-    user: str | None = None
-    readable: Sequence[Path] = ()
+    settings: Jobs
+    limits: JobLimits
     hidden: Sequence[Path] = ()
 
     @property
     def cpu_limit_s(self) -> int:
         """The CPU time that each process may use, in whole seconds."""
-        return max(1, round(self.cpu_s))
+        return max(1, round(self.limits.cpu_s))
 
     def fields(self) -> dict[str, Any]:
         """Return the supervisor's input; raises OSError, or KeyError for an unknown user."""
+        settings = self.settings
+        python, name = interpreter_of(settings), user_of(settings)
         limits = {
-            "RLIMIT_AS": self.memory_bytes,
+            "RLIMIT_AS": self.limits.memory_bytes,
             "RLIMIT_CPU": self.cpu_limit_s,
-            "RLIMIT_FSIZE": self.disk_bytes_max,
+            "RLIMIT_FSIZE": settings.disk_bytes_max,
             "RLIMIT_NOFILE": FILES_OPEN_MAX,
             "RLIMIT_CORE": 0,
         }
-        if self.isolation is not Isolation.NONE:  # else it would count HAProc's own processes
-            limits["RLIMIT_NPROC"] = self.processes_max
-        user = None if self.user is None else pwd.getpwnam(self.user)
-        isolated = self.isolation is Isolation.BUBBLEWRAP
-        first = [str(self.python), "-I", "-S", "-c", BEGIN]
+        if settings.isolation is not Isolation.NONE:  # else it would count HAProc's own processes
+            limits["RLIMIT_NPROC"] = settings.processes_max
+        user = None if name is None else pwd.getpwnam(name)
+        isolated = settings.isolation is Isolation.BUBBLEWRAP
+        first = [str(python), "-I", "-S", "-c", BEGIN]
         if isolated:
             bwrap = shutil.which(BUBBLEWRAP)
             if bwrap is None:
                 raise OSError("there is no program bwrap: install bubblewrap")
-            readable = [*homes_of(self.python), *self.readable]
+            readable = [*homes_of(python), *settings.readable]
             root = user is not None
             first = sandboxed(bwrap, first, self.folder, readable, self.hidden, root)
         groups = [] if user is None else os.getgrouplist(user.pw_name, user.pw_gid)
@@ -276,10 +279,10 @@ class Plan:
             "command": first,
             "user_namespace": isolated and user is not None,
             "folder": str(self.folder),
-            "wall_s": self.wall_s,
-            "disk_bytes": self.disk_bytes_max,
-            "memory_bytes": self.memory_bytes,
-            "free_bytes": self.disk_free_bytes_min,
+            "wall_s": self.limits.wall_s,
+            "disk_bytes": settings.disk_bytes_max,
+            "memory_bytes": self.limits.memory_bytes,
+            "free_bytes": settings.disk_free_bytes_min,
             "inside": {
                 "source": INSIDE.read_text(),
                 "command": [str(part) for part in self.command],
@@ -340,7 +343,7 @@ class Running:
         came = 0
         while piece := await stdout.read(READ_BYTES):
             came += len(piece)
-            if came > self._plan.output_bytes_max:
+            if came > self._plan.settings.output_bytes_max:
                 self._over = True
                 self.stop()
                 continue
@@ -353,7 +356,7 @@ class Running:
         await self._process.wait()
         self.stop()
         if self._over:
-            most = self._plan.output_bytes_max
+            most = self._plan.settings.output_bytes_max
             return End(Outcome.LIMIT, None, f"it wrote more than {most} bytes")
         return end_of(report.decode("utf-8", "replace").splitlines(), self._plan.cpu_limit_s)
 

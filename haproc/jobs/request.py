@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -175,18 +175,14 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The content of a body; the files of ``paths`` are not read yet."""
+    """The content of a body; the files of ``paths`` are not read yet.
+
+    ``job``: the submission, still without files, request id and fingerprint.
+    """
 
     paths: tuple[tuple[FileRole, str], ...]
     uploads: tuple[Upload, ...]
-    args: tuple[str, ...]
-    confs: tuple[tuple[str, str], ...]
-    options: tuple[tuple[str, str], ...]
-    environment: tuple[tuple[str, str], ...]
-    limits: JobLimits
-    restarts: int
-    name: str | None
-    proxy_user: str | None
+    job: Submission
     request_id: str | None
     ignored: tuple[str, ...] = ()
     """Fields and settings of the request that mean nothing here."""
@@ -227,20 +223,22 @@ def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: 
     request_id = _text(body, "requestId") or settings.request_id
     if request_id is not None and not _ID.fullmatch(request_id):
         raise _bad("requestId must be 1 to 128 of A-Z a-z 0-9 . _ : -")
-    return Wanted(
-        tuple(paths),
-        tuple(given),
-        args,
-        tuple(sorted(settings.confs.items())),
-        tuple(sorted(settings.options.items())),
-        tuple(sorted(settings.environment.items())),
-        settings.limits(body, jobs, ignored),
-        settings.restarts,
-        name,
-        proxy,
-        request_id,
-        tuple(sorted(ignored.names)),
+    job = Submission(
+        user=user,
+        request_id="",
+        name=name,
+        args=args,
+        confs=tuple(sorted(settings.confs.items())),
+        options=tuple(sorted(settings.options.items())),
+        environment=tuple(sorted(settings.environment.items())),
+        files=(),
+        limits=settings.limits(body, jobs, ignored),
+        restarts=settings.restarts,
+        fingerprint="",
+        proxy_user=proxy,
     )
+    names = tuple(sorted(ignored.names))
+    return Wanted(tuple(paths), tuple(given), job, request_id, names)
 
 
 class _Ignored:
@@ -422,8 +420,8 @@ def _sets_master(node: ast.AST) -> bool:
     return False
 
 
-def submission(want: Wanted, files: Sequence[Upload], user: str, request_id: str) -> Submission:
-    """Return the submission of a request; all its files are read and checked."""
+def submission(job: Submission, files: Sequence[Upload], request_id: str) -> Submission:
+    """Return the whole submission of a request; all its files are read and checked."""
     names = [(each.role is FileRole.MODULE, each.name) for each in files]
     if len(set(names)) < len(names):
         raise _bad("two files have the same name")
@@ -433,25 +431,12 @@ def submission(want: Wanted, files: Sequence[Upload], user: str, request_id: str
     )
     parts = [
         [[each.role.value, each.name, each.sha256] for each in found],
-        *(list(want.args), want.confs, want.options, want.environment),
-        [want.limits.memory_bytes, want.limits.cpu_s, want.limits.wall_s],
-        *(want.restarts, want.name),
+        *(job.args, job.confs, job.options, job.environment),
+        [job.limits.memory_bytes, job.limits.cpu_s, job.limits.wall_s],
+        *(job.restarts, job.name),
     ]
     fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    return Submission(
-        user,
-        request_id,
-        want.name,
-        want.args,
-        want.confs,
-        want.options,
-        want.environment,
-        found,
-        want.limits,
-        want.restarts,
-        fingerprint,
-        want.proxy_user,
-    )
+    return replace(job, request_id=request_id, files=found, fingerprint=fingerprint)
 
 
 def _text(body: Mapping[str, Any], name: str) -> str | None:

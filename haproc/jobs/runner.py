@@ -20,7 +20,6 @@ from dmq.key_value import KeyValueStore
 from haproc.config.jobs import Jobs
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.jobs.book import Book, StoredJobs, new_token
-from haproc.jobs.isolation import interpreter_of, user_of
 from haproc.jobs.keeping import RingView, Step, forgettable, steps
 from haproc.jobs.model import (
     BatchState,
@@ -33,7 +32,15 @@ from haproc.jobs.model import (
     placed,
     ring_variables,
 )
-from haproc.jobs.process import End, Plan, Running, make_folder, remove_folder
+from haproc.jobs.process import (
+    End,
+    Plan,
+    Running,
+    interpreter_of,
+    make_folder,
+    remove_folder,
+    user_of,
+)
 from haproc.jobs.records import (
     FILES,
     JOBS,
@@ -284,13 +291,12 @@ class Runner:
             if kept is None:
                 raise OSError(f"{file.name} is not in the ring's store")
             files.append((placed(file), kept.value))
-        user = user_of(self._settings)
-        await asyncio.to_thread(make_folder, folder, files, user, lambda: remove_folder(folder))
+        await asyncio.to_thread(make_folder, folder, files, user_of(self._settings))
 
     async def _run(
         self, job: Job, attempt: JobAttempt, token: str, folder: Path, tail: Tail, after_offset: int
     ) -> End:
-        settings, limits = self._settings, job.submission.limits
+        settings = self._settings
         python = interpreter_of(settings)
         passed = {k: os.environ[k] for k in settings.environment if k in os.environ}
         servers = self._relays.servers(self._around.servers)
@@ -300,17 +306,8 @@ class Runner:
             (str(python), "-u", str(folder / job.program()), *job.submission.args),
             folder,
             environment(job, attempt.number, folder, ring, passed, python),
-            limits.memory_bytes,
-            limits.cpu_s,
-            limits.wall_s,
-            settings.output_bytes_max,
-            settings.processes_max,
-            settings.disk_bytes_max,
-            settings.disk_free_bytes_min,
-            settings.isolation,
-            python,
-            user_of(settings),
-            settings.readable,
+            settings,
+            job.submission.limits,
             (self._around.hidden,),
         )
         here = self._here[attempt.name]

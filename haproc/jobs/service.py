@@ -19,7 +19,7 @@ from haproc.jobs import request
 from haproc.jobs.book import Book, StoredJobs
 from haproc.jobs.model import Fenced, FileRole, Job, Kill, Outcome, Submission, granted
 from haproc.jobs.records import FILES, file_key, lines_of, log_prefix, page, spans, total
-from haproc.jobs.request import Upload, check_program, read_files, submission, too_large, wanted
+from haproc.jobs.request import Upload, read_files, submission, too_large, wanted
 from haproc.sessions.durable import reached
 
 logger = logging.getLogger(__name__)
@@ -33,11 +33,6 @@ Check: TypeAlias = Callable[[str, Upload], Awaitable[None]]
 """Of a user and a file: raises RequestError if the file is no valid program (`check_program`)."""
 
 
-async def check_here(user: str, upload: Upload) -> None:
-    """Check a file at once, in the event loop."""
-    check_program(upload)
-
-
 class JobService:
     """Submits, lists and ends jobs. Methods raise RequestError."""
 
@@ -49,7 +44,7 @@ class JobService:
         store: KeyValueStore,
         fence: Callable[[int], Awaitable[int]],
         unix_ms: Callable[[], int],
-        check: Check = check_here,
+        check: Check,
     ) -> None:
         """``me``: the cluster and the incarnation of this HAProc.
 
@@ -87,7 +82,7 @@ class JobService:
             if each.role is FileRole.PROGRAM:
                 await self._check(user, each)
         named = request_id or want.request_id or f"job-{uuid.uuid4()}"
-        sent = submission(want, [*want.uploads, *read], user, named)
+        sent = submission(want.job, [*want.uploads, *read], named)
         if rights is not None:
             sent = granted(sent, rights)
         found = await self._book.look()

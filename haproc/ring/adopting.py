@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -149,27 +149,14 @@ class Report:
 
     def _cluster(self, name: str, report: ClusterReport) -> Json:
         return {
-            **{f"{_plural(sort)}": report.counts.get(sort, 0) for sort in Sort},
+            **{f"{sort}s": report.counts.get(sort, 0) for sort in Sort},
             "rows": report.rows,
             "becomes_copy": name in self.copies,
-            "differing": [
-                {
-                    "sort": each.sort.value,
-                    "name": each.name,
-                    "difference": each.difference.value,
-                    "rows": each.rows,
-                    "source_rows": each.source_rows,
-                }
-                for each in report.differing
-            ],
+            "differing": [asdict(each) for each in report.differing],
             "not_copied": [
                 {"name": each, "reason": why} for each, why in report.holdings.not_copied
             ],
         }
-
-
-def _plural(sort: Sort) -> str:
-    return f"{sort}s"
 
 
 def compare(source: str, clusters: Mapping[str, Holdings]) -> Report:

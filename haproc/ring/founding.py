@@ -92,13 +92,20 @@ class Findings:
         """The offset at which the new log begins."""
         return max(1, max(map(self.highest, self.clusters)) + 1)
 
+    @property
+    def _tables(self) -> list[str]:
+        return sorted({table for tables in self.clusters.values() for table in tables})
+
+    def _last(self, founder: str, table: str) -> int:
+        """Return the founder's last offset in a table; -1 if there is none."""
+        marks = self.clusters[founder].get(table, ())
+        return max((mark.offset for mark in marks), default=-1)
+
     def lost(self, founder: str) -> list[Lost]:
         """Return the writes that are known to be lost if this cluster is the founder, by table."""
-        own = self.clusters[founder]
-        names = sorted({table for tables in self.clusters.values() for table in tables})
         found = []
-        for table in names:
-            last = max((mark.offset for mark in own.get(table, ())), default=-1)
+        for table in self._tables:
+            last = self._last(founder, table)
             ahead = {
                 name: {m.offset for m in tables.get(table, ()) if m.offset > last and not m.copied}
                 for name, tables in self.clusters.items()
@@ -115,11 +122,9 @@ class Findings:
         Each table comes with the names of the clusters that copied it. A copy has all writes below
         its offset, without a trace of each. So it is not known if the founder has them.
         """
-        own = self.clusters[founder]
-        names = sorted({table for tables in self.clusters.values() for table in tables})
         found = []
-        for table in names:
-            last = max((mark.offset for mark in own.get(table, ())), default=-1)
+        for table in self._tables:
+            last = self._last(founder, table)
             by = tuple(
                 name
                 for name, tables in self.clusters.items()
@@ -140,11 +145,10 @@ class Findings:
 
     def only_on_others(self, founder: str) -> list[tuple[str, tuple[str, ...]]]:
         """Return the tables that the founder does not have, and the clusters that have them."""
-        own = self.clusters[founder]
-        names = sorted({table for tables in self.clusters.values() for table in tables} - {*own})
         return [
             (table, tuple(name for name, tables in self.clusters.items() if table in tables))
-            for table in names
+            for table in self._tables
+            if table not in self.clusters[founder]
         ]
 
     def _lacks(self, name: str) -> tuple[int, int]:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-import pyarrow as pa
+from typing import Final, TypeVar
 
 from haproc.classify.names import OWN_SCHEMAS
 from haproc.config.model import Config
 from haproc.engine.connect import SparkConnectEngine
-from haproc.engine.copies import CopyTable, Inventory
+from haproc.engine.copies import CopyTable, Inventory, catalog_name
 from haproc.engine.copying import SparkCopies
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Session, Settings, TableState
-from haproc.engine.statement import SqlText
-from haproc.pin.sqltypes import quote_name
+from haproc.engine.interface import Session, TableState
+from haproc.engine.table import rows_in_session
 from haproc.ring.adopting import Held, Holdings, Sort, definition_of, table_of
 from haproc.ring.settings import RingError
 
@@ -29,6 +25,7 @@ READ_S: Final = 6 * 3600.0
 """Time to read one table. Chosen: a TiB at 50 MiB/s."""
 TABLES_AT_ONCE: Final = 4
 """The tables of a cluster that are read at the same time. Chosen."""
+_Result = TypeVar("_Result")
 
 
 async def holdings(config: Config, show: Callable[[str, str], None]) -> dict[str, Holdings]:
@@ -38,17 +35,29 @@ async def holdings(config: Config, show: Callable[[str, str], None]) -> dict[str
     """
 
     async def one(name: str) -> Holdings:
-        address = config.cluster(name).spark
-        engine = SparkConnectEngine(address, ring=config.ring, cluster=f"{name}/adopt")
-        try:
+        async with asked(config, name, "adopt") as engine:
             return await _of(engine, lambda what: show(name, what))
-        except EngineError as error:
-            raise RingError(f"the Spark of {name} cannot be asked: {error.message}") from error
-        finally:
-            await engine.aclose()
 
+    return await of_each(config, one)
+
+
+async def of_each(config: Config, read: Callable[[str], Awaitable[_Result]]) -> dict[str, _Result]:
+    """Return what ``read`` returns for each cluster; all clusters are read at the same time."""
     names = [cluster.name for cluster in config.clusters]
-    return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+    return dict(zip(names, await asyncio.gather(*map(read, names)), strict=True))
+
+
+@contextlib.asynccontextmanager
+async def asked(config: Config, name: str, purpose: str) -> AsyncIterator[SparkConnectEngine]:
+    """Give a connection to a cluster's Spark; an EngineError becomes a RingError."""
+    address = config.cluster(name).spark
+    engine = SparkConnectEngine(address, ring=config.ring, cluster=f"{name}/{purpose}")
+    try:
+        yield engine
+    except EngineError as error:
+        raise RingError(f"the Spark of {name} cannot be asked: {error.message}") from error
+    finally:
+        await engine.aclose()
 
 
 async def _of(engine: SparkConnectEngine, show: Callable[[str], None]) -> Holdings:
@@ -64,7 +73,7 @@ async def _of(engine: SparkConnectEngine, show: Callable[[str], None]) -> Holdin
 
     async def other(schema: str, name: str) -> Held:
         async with permits:
-            rows, content, columns = await _content(engine, TableState(_name(schema, name)))
+            rows, content, columns = await _content(engine, TableState(catalog_name(schema, name)))
             return Held(Sort.TABLE, f"{schema}.{name}", "not Delta", columns, rows, content)
 
     tables = await asyncio.gather(*map(table, inventory.tables))
@@ -107,7 +116,7 @@ async def _table(
         if error.kind is not ErrorKind.APPLICATION:
             raise
         why = error.message
-    state = TableState(_name(*table.key), table.version)
+    state = TableState(catalog_name(*table.key), table.version)
     rows, content, _ = await _content(engine, state)
     return Held(Sort.TABLE, ".".join(table.key), definition, columns, rows, content), why
 
@@ -126,20 +135,10 @@ async def _content(engine: SparkConnectEngine, state: TableState) -> tuple[int |
     return int(rows), content, columns
 
 
-def _name(schema: str, name: str) -> str:
-    return ".".join(("spark_catalog", quote_name(schema), quote_name(name)))
-
-
 # The comparison of clusters: each table's row count and checksum, asked of each Spark.
-#
-# The checksum is independent of row order. It is the sum over all rows of a 64-bit hash of the row,
-# reduced so that it cannot overflow. Unlike an exclusive-or, it also shows duplicate rows.
 
 
 TIMEOUT_S = 300.0
-SETTINGS = Settings(confs=(("spark.sql.legacy.allowHashOnMapType", "true"),))
-"""By default Spark hashes no maps, because the entries of equal maps may have different orders.
-Here they have the same order: all clusters ran the same statements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +157,9 @@ async def contents(
     Without ``tables``: every table of every schema of the default catalog; None for a table that
     only other clusters have. With ``tables``: raises EngineError for one that does not exist.
     """
-    found = await asyncio.gather(
-        *(_contents_of(config, cluster.name, tables) for cluster in config.clusters)
-    )
-    names = sorted({name for each in found for name in each})
-    return {
-        cluster.name: {name: each.get(name) for name in names}
-        for cluster, each in zip(config.clusters, found, strict=True)
-    }
+    found = await of_each(config, lambda name: _contents_of(config, name, tables))
+    names = sorted({name for each in found.values() for name in each})
+    return {cluster: {name: each.get(name) for name in names} for cluster, each in found.items()}
 
 
 def differences(found: Mapping[str, Mapping[str, Content | None]]) -> list[str]:
@@ -186,10 +180,9 @@ async def _contents_of(
         config.cluster(cluster).spark, ring=config.ring, cluster=f"{cluster}/compare"
     )
     try:
-        session = engine.session("compare")
-        await session.configure(SETTINGS)
-        wanted = list(tables) if tables is not None else await _all_tables(session)
-        return {table: await _content_of_table(session, table) for table in wanted}
+        if tables is None:
+            tables = await _all_tables(engine.session("compare"))
+        return {table: await _content_of_table(engine, table) for table in tables}
     finally:
         await engine.aclose()
 
@@ -197,32 +190,20 @@ async def _contents_of(
 async def _all_tables(session: Session) -> list[str]:
     """Return every table. SHOW TABLES lists views, too; they are left out: they hold no rows."""
     found: list[str] = []
-    for row in await _rows(session, "SHOW SCHEMAS"):
+    for row in await rows_in_session(session, "SHOW SCHEMAS"):
         schema = str(row["namespace"])
         if schema in OWN_SCHEMAS:
             continue
-        views = {view["viewName"] for view in await _rows(session, f"SHOW VIEWS IN `{schema}`")}
-        tables = await _rows(session, f"SHOW TABLES IN `{schema}`")
+        views = {
+            view["viewName"] for view in await rows_in_session(session, f"SHOW VIEWS IN `{schema}`")
+        }
+        tables = await rows_in_session(session, f"SHOW TABLES IN `{schema}`")
         names = (table["tableName"] for table in tables if not table["isTemporary"])
         found += [f"{schema}.{name}" for name in names if name not in views]
     return found
 
 
-async def _content_of_table(session: Session, table: str) -> Content:
-    sql = (
-        "SELECT count(*) AS n, coalesce(sum(CAST(xxhash64(*) AS DECIMAL(38, 0))), 0) AS h "
-        f"FROM {table}"
-    )
-    (row,) = await _rows(session, sql)
-    return Content(int(row["n"]), int(row["h"]))
-
-
-async def _rows(session: Session, sql: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    async with contextlib.aclosing(
-        await session.query(SqlText(sql), timeout_s=TIMEOUT_S)
-    ) as result:
-        async for chunk in result:
-            with pa.ipc.open_stream(io.BytesIO(chunk.data)) as reader:
-                rows.extend(reader.read_all().to_pylist())
-    return rows
+async def _content_of_table(engine: SparkConnectEngine, table: str) -> Content:
+    checksum = await engine.checksum(TableState(table), timeout_s=TIMEOUT_S)
+    rows, content, _ = checksum.split(":")
+    return Content(int(rows), int(content, 16))

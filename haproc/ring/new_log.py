@@ -21,19 +21,16 @@ from dmq import KeyValueStore, MovableLog
 from dmq.key_value import MoveState, Origin, remember
 from dmq.moving import check_new
 from haproc.config.model import Config
-from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.replicate.records.progress import CopyRequest, Progress, to_cursor
 from haproc.ring.founding import Mark, marks_of
-from haproc.ring.settings import RingError
+from haproc.ring.holdings import PROBE_S, TABLES_AT_ONCE, asked, of_each
 
 # Reads the transaction markers on each cluster's tables. Nothing is written.
 
 
 COMMITS_MAX: Final = 1000
 """Commits of a table that are read, the newest ones. Chosen: a history of 64 takes 0.3 s."""
-TABLES_AT_ONCE: Final = 4
-_PROBE_S: Final = 60.0
 
 
 async def marks(
@@ -45,9 +42,8 @@ async def marks(
     """
 
     async def one(name: str) -> dict[str, Sequence[Mark]]:
-        engine = _engine(config, name)
-        try:
-            await engine.probe(timeout_s=_PROBE_S)
+        async with asked(config, name, "found") as engine:
+            await engine.probe(timeout_s=PROBE_S)
             histories = engine.histories()
             tables = sorted(await histories.newest())
             show(name, f"reads the histories of {len(tables)} tables")
@@ -59,19 +55,13 @@ async def marks(
 
             found = await asyncio.gather(*map(history, tables))
             return dict(zip(tables, found, strict=True))
-        except EngineError as error:
-            raise RingError(f"the Spark of {name} cannot be asked: {error.message}") from error
-        finally:
-            await engine.aclose()
 
-    names = [cluster.name for cluster in config.clusters]
-    return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+    return await of_each(config, one)
 
 
 async def not_copied(config: Config, name: str) -> Mapping[str, str]:
     """Return the objects of a cluster that cannot be copied, with the reasons; raises RingError."""
-    engine = _engine(config, name)
-    try:
+    async with asked(config, name, "found") as engine:
         copies = engine.copies()
         inventory = await copies.inventory()
         found = dict(inventory.others)
@@ -83,15 +73,6 @@ async def not_copied(config: Config, name: str) -> Mapping[str, str]:
                     raise
                 found[table.full_name] = error.message
         return found
-    except EngineError as error:
-        raise RingError(f"the Spark of {name} cannot be asked: {error.message}") from error
-    finally:
-        await engine.aclose()
-
-
-def _engine(config: Config, name: str) -> SparkConnectEngine:
-    address = config.cluster(name).spark
-    return SparkConnectEngine(address, ring=config.ring, cluster=f"{name}/found")
 
 
 # The new log of a ring that is founded anew on one of its clusters.

@@ -49,20 +49,25 @@ for 80 s."""
 
 MESSAGE_BYTES_MAX = 128 * 1024 * 1024
 
-SPARK_LOG_SETTINGS = """\
+BROKER_LOG_SETTINGS = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stdout.ref = console
-logger.hive.name = org.apache.hadoop.hive
-logger.hive.level = error
-logger.native.name = org.apache.hadoop.util.NativeCodeLoader
-logger.native.level = error
 appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_OUT
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 """
-"""Log4j at WARN: at INFO each statement writes dozens of lines."""
+"""Log4j at WARN: at INFO each statement of Spark writes dozens of lines."""
+SPARK_LOG_SETTINGS = (
+    BROKER_LOG_SETTINGS
+    + """\
+logger.hive.name = org.apache.hadoop.hive
+logger.hive.level = error
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+)
 
 
 def spark_java_options(folder: Path, memory: str) -> list[str]:
@@ -175,16 +180,6 @@ def _own_settings(name: str, folder: Path, port: int, cores: int) -> dict[str, s
 
 INTERNAL_PARTITIONS = 2
 """Partitions of Kafka's internal topics (50 by default): each is a few files and handles."""
-
-BROKER_LOG_SETTINGS = """\
-rootLogger.level = warn
-rootLogger.appenderRef.stdout.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_OUT
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
-"""
 
 
 @dataclass(frozen=True, slots=True)

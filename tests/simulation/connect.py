@@ -49,7 +49,7 @@ class SimChannel(Channel):
     """The calls of one process; ``check`` holds them up while that is frozen or dead."""
 
     def __init__(self, spark: SimSpark, check: Callable[[], Awaitable[None]]) -> None:
-        self.limits = EngineLimits()
+        self.limits = EngineLimits(small_statement_timeout_s=10, applied_bytes_max=1024)
         self.tasks = Tasks(lambda: asyncio.get_running_loop().time())
         self._spark = spark
         self._alive = check

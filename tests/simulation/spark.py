@@ -470,13 +470,7 @@ class SimEngine:
         if index not in self._lanes:
             name = self._spark.name
             remote = RemoteSession(self._channel, lambda n: lane_session_id("ring", name, index, n))
-            self._lanes[index] = SparkLane(
-                remote,
-                self._defaults,
-                authorise,
-                small_statement_timeout_s=10,
-                applied_bytes_max=1024,
-            )
+            self._lanes[index] = SparkLane(remote, self._defaults, authorise)
         return self._lanes[index]
 
     def session(self, key: str, restore: object = None, pool: str = "") -> SimReading:

@@ -18,12 +18,17 @@ from haproc.config.model import Config
 from haproc.failure import log_unavailable
 from haproc.jobs.book import Book, JobTokens
 from haproc.jobs.relay import Relay, Relays
+from haproc.jobs.request import Upload, check_program
 from haproc.jobs.runner import Around, Runner
 from haproc.jobs.service import JobService
 from tests.unit.door_rig import make_config
 
 PATIENCE_S = 30.0
 NAMES = itertools.count()
+
+
+async def _checked(user: str, upload: Upload) -> None:
+    check_program(upload)
 
 
 async def _at_once(name: str, offset: int) -> None:
@@ -73,7 +78,7 @@ class Haproc:
             return len(ring.fenced)
 
         me = (name, self.incarnation)
-        self.service = JobService(config, me, self.book, self.store, fence, unix_ms)
+        self.service = JobService(config, me, self.book, self.store, fence, unix_ms, _checked)
 
         def peers() -> tuple[dict[str, str | None], frozenset[str]]:
             return {n: i for n, i in ring.alive.items() if n != name}, frozenset()
@@ -115,7 +120,7 @@ class Haproc:
         await self.die()
 
     async def die(self) -> None:
-        """End it so that it says nothing more to anybody; its programs may live on."""
+        """Stop all its messages, as a crash does; its programs may live on."""
         self.ring.alive.pop(self.name, None)
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
@@ -136,7 +141,7 @@ class Haproc:
         return [str(line) for line in lines]
 
     async def until(self, job_id: int, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait for what is to be seen of a job here; with a deadline."""
+        """Wait until the job, as shown here, is as wanted; with a deadline."""
         end = time.monotonic() + PATIENCE_S
         while not holds(found := await self.shown(job_id)):
             assert time.monotonic() < end, (found, await self.log(job_id))

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from haproc.config.jobs import Isolation, Jobs
-from haproc.jobs.isolation import user_of
-from haproc.jobs.process import Plan, Running, homes_of, make_folder, remove_folder
+from haproc.jobs.model import JobLimits
+from haproc.jobs.process import Plan, Running, homes_of, make_folder, remove_folder, user_of
 
 CHECKOUT = Path(__file__).parents[2]
 NOBODY = "nobody"
@@ -45,30 +45,22 @@ class Trial:
 
 async def run(base: Path, trial: Trial) -> dict[str, Any]:
     """Run a program below a folder that is private; its output is passed on."""
-    isolation = Isolation(trial.isolation)
-    user = user_of(Jobs(isolation=isolation, user=NOBODY if isolation is Isolation.USER else None))
-    found = os.statvfs(base)
-    folder = base / "jobs" / "1-1"
-    python = Path(trial.python)
-    tidy = lambda: remove_folder(folder)  # noqa: E731
-    make_folder(folder, [("p.py", trial.code.encode())], user, tidy)
-    plan = Plan(
-        (str(python), "-u", str(folder / "p.py"), str(os.getpid()), str(base), *trial.args),
-        folder,
-        {"HOME": str(folder)},
-        memory_bytes=trial.memory_bytes,
-        cpu_s=60,
-        wall_s=trial.wall_s,
+    isolation, found = Isolation(trial.isolation), os.statvfs(base)
+    settings = Jobs(
+        isolation=isolation,
+        user=NOBODY if isolation is Isolation.USER else None,
+        python=Path(trial.python),
         output_bytes_max=1 << 20,
         processes_max=trial.processes_max,
         disk_bytes_max=trial.disk_bytes_max,
         disk_free_bytes_min=max(0, found.f_bavail * found.f_frsize - trial.room_bytes),
-        isolation=isolation,
-        python=python,
-        user=user,
-        readable=[Path(path) for path in trial.readable],
-        hidden=(base,),
+        readable=tuple(map(Path, trial.readable)),
     )
+    folder = base / "jobs" / "1-1"
+    make_folder(folder, [("p.py", trial.code.encode())], user_of(settings))
+    command = (trial.python, "-u", str(folder / "p.py"), str(os.getpid()), str(base), *trial.args)
+    limits = JobLimits(trial.memory_bytes, cpu_s=60, wall_s=trial.wall_s)
+    plan = Plan(command, folder, {"HOME": str(folder)}, settings, limits, (base,))
     running = await Running.start(plan)
     async for piece in running.output():
         sys.stdout.buffer.write(piece)

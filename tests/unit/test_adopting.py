@@ -1,4 +1,4 @@
-"""What differs between clusters that are to become a ring, and what forbids it."""
+"""The differences between clusters that become a ring, and the reasons to refuse it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VIEW = Held(Sort.VIEW, "default.v", "SELECT 1")
 
 
 def differences(*found: Held, source: tuple[Held, ...] = (SCHEMA, ORDERS, VIEW)) -> list[Any]:
-    """Return how a cluster that holds this differs from one that holds ``source``."""
+    """Return the differences of a cluster with these objects from one with those of ``source``."""
     report = compare("a", {"a": Holdings(source), "b": Holdings(found)})
     return [(each.name, each.difference) for each in report.clusters["b"].differing]
 
@@ -84,7 +84,7 @@ def test_catalog_that_only_a_copy_would_have_is_refused() -> None:
 
 
 def sql_function(made: int, body: str = "x + 1", version: str = "2") -> dict[str, Any]:
-    """Return a function as the plugin tells of it, in two pieces, the second one first."""
+    """Return a function in the plugin's form: in two pieces, the second one first."""
     text = json.dumps(
         {
             "sqlFunction.expression": body,

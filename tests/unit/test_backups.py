@@ -1,4 +1,4 @@
-"""What a backup is made of: commits, the manifest, the order in which files are compared."""
+"""The parts of a backup: commits, the manifest, and the comparison of files in their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program or a user wrote is shown, and does nothing to the terminal."""
+"""Texts of programs and users are shown, and have no effect on the terminal."""
 
 from __future__ import annotations
 

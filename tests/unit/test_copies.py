@@ -1,4 +1,4 @@
-"""What a copy of a table is: its files, and one commit."""
+"""The parts of a table's copy: its files, and one commit."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def started(folder: Path) -> tuple[DetachedProcess, int]:
 
 
 def ended(pid: int) -> bool:
-    """Whether it runs no more; it may be left for its parent to see."""
+    """True if a process has ended; its parent may not have read the exit code yet."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 

@@ -1,4 +1,4 @@
-"""Answers that outlive their readers, so that what is given up can be stopped."""
+"""Answers that go on after their readers have left, so that the statement can be stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPORTED = "tasks run"
 
 
 class Call:
-    """Gives the messages that are put into it; None ends it."""
+    """A call that gives the messages that are put into it; None ends it."""
 
     def __init__(self) -> None:
         self.messages = asyncio.Queue[Any]()
@@ -46,7 +46,7 @@ def _status(code: grpc.StatusCode) -> tuple[Any, ...]:
 
 
 class Reports(Tasks):
-    """Whose statements say in words that their tasks run."""
+    """Statements whose messages are words: they tell that tasks run."""
 
     def begin(self, planned: Planned | None = None) -> StatementReport:
         report = super().begin(planned)

@@ -1,4 +1,4 @@
-"""Answers of a server that cannot be read: they are errors, and say so."""
+"""Answers of a server that cannot be read become errors with a clear text."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_query_whose_type_is_nested_too_deep_is_the_statements_error(
 
 
 async def test_write_whose_answer_cannot_be_read_is_no_outcome(engine: SparkConnectEngine) -> None:
-    """It may have been committed: the tables tell, when it is tried again."""
+    """The write may be committed: the next attempt reads that from the tables."""
     lane = engine.lane(0)
     with pytest.raises(EngineError, match="nested") as caught:
         await lane.apply(SqlText("INSERT INTO t VALUES (1)"), Settings(), None, timeout_s=10)

@@ -1,4 +1,4 @@
-"""Which settings a lane changes before a statement."""
+"""The settings that a lane changes before a statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who must act on a failure: a table of real errors."""
+"""The party that must act on a failure, for a table of real errors."""
 
 from __future__ import annotations
 

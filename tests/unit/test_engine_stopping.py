@@ -1,25 +1,26 @@
-"""Operations that are to end without their callers, and those whose session is lost."""
+"""Operations that must end after their callers have left, or whose session is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from copy import copy
 from typing import Any, cast
 
 import pytest
 
-from haproc.engine.asking import QueryStream, SparkRelay
+from haproc.engine.asking import Asking, SparkRelay
 from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.errors import SESSION_CHANGED, EngineError, ErrorKind
 from haproc.engine.remote import RemoteSession
+from haproc.engine.statement import SqlText
 from haproc.engine.tasks import Phase
 
 
 class _Channel:
-    """Keeps what goes on in the background."""
+    """A channel that keeps the calls in the background."""
 
     limits = EngineLimits()
 
@@ -33,14 +34,14 @@ class _Channel:
         return self.execute
 
     def check_bytes(self, size: int) -> None:
-        """All are short."""
+        """Accept every message."""
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.create_task(work))
 
 
 class _Remote(RemoteSession):
-    """Whose interrupts end so, one after another."""
+    """A session whose interrupts end as listed: with an error or without."""
 
     def __init__(self, channel: _Channel, ends: Iterator[EngineError | None]) -> None:
         super().__init__(cast(Channel, channel), lambda _: uuid.uuid4())
@@ -73,7 +74,7 @@ async def test_operation_is_interrupted_until_its_end_is_known(
 
 
 async def test_session_is_not_dropped_while_an_operation_of_it_is_being_stopped() -> None:
-    """And it is stopped where it runs, though its session may have gone on in another one since."""
+    """The interrupt goes to the session in which the operation runs, also after a new one began."""
     channel = _Channel()
     remote = _Remote(channel, iter([None, None]))
     was = copy(remote)
@@ -98,20 +99,24 @@ async def test_session_is_not_dropped_while_an_operation_of_it_is_being_stopped(
 async def test_driver_plans_nothing_while_a_lost_session_is_made_anew(
     lost: bool, relayed: bool
 ) -> None:
-    """Else its place would be kept by who waits for the log."""
+    """While a recreated session waits for the log, the statement holds no place on the driver."""
     told, error_class = list[Phase](), SESSION_CHANGED if lost else ""
     recovering = list[list[Phase]]()
 
-    async def recover(error: EngineError, epoch: int) -> bool:
-        recovering.append(list(told))
-        return False
+    class Session(Asking):
+        async def recover(self, error: EngineError, epoch: int) -> bool:
+            recovering.append(list(told))
+            return False
 
-    async def begin(**_: bool) -> int:
-        return 0
+        async def begin(self) -> int:
+            return 0
+
+        def in_use(self) -> AbstractContextManager[None]:
+            return nullcontext()
 
     class Failing(_Remote):
         async def open(self) -> None:
-            """It is there."""
+            """The session exists."""
 
         @asynccontextmanager
         async def answer(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
@@ -119,16 +124,13 @@ async def test_driver_plans_nothing_while_a_lost_session_is_made_anew(
             yield
 
     remote = Failing(_Channel(), iter([None]))
+    session = Session(remote)
+    answer: AsyncIterable[Any]
     if relayed:
-        relay = SparkRelay(
-            remote, begin=begin, recover=recover, in_use=nullcontext, changing=lambda: None
-        )
-        answer = aiter(relay.execute(b"", "op", timeout_s=1.0, planned=told.append))
+        relay = SparkRelay(remote, session, lambda: None)
+        answer = relay.execute(b"", "op", timeout_s=1.0, planned=told.append)
     else:
-        stream = QueryStream(
-            remote, b"", 1.0, begin=begin, recover=recover, in_use=nullcontext, planned=told.append
-        )
-        answer = cast(Any, aiter(stream))
+        answer = await session.query(SqlText("SELECT 1"), timeout_s=1.0, planned=told.append)
     with pytest.raises(EngineError):
-        await anext(answer)
+        await anext(aiter(answer))
     assert recovering == [[Phase.PLANNED] if lost else []]

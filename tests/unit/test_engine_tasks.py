@@ -1,4 +1,4 @@
-"""What the server's reports of running tasks are taken for."""
+"""The server's reports of running tasks: which late statements they excuse."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rows(data: bytes) -> Any:
 
 @contextlib.contextmanager
 def statement(tasks: Tasks) -> Iterator[StatementReport]:
-    """Count one until it is left: answered, unless by an error."""
+    """Count a statement until the block ends: answered, unless an error ends it."""
     report, answered = tasks.begin(), False
     try:
         yield report

@@ -1,4 +1,4 @@
-"""The connection to a Spark with TLS: whose certificate is trusted."""
+"""The connection to a Spark with TLS, and the certificates that are trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tables of a ring that has lost its log say: who is the most advanced, what is lost."""
+"""The tables of a ring that has lost its log: the most advanced cluster, and the lost writes."""
 
 from __future__ import annotations
 

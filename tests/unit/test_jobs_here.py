@@ -1,4 +1,4 @@
-"""Whom a HAProc takes for gone as far as jobs are concerned."""
+"""The peers that a HAProc takes for gone, for jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from a job's events: who counts, which state, whom its token lets in."""
+"""A job's events and what follows: the attempts that count, the state, the valid token."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_job_is_forgotten_when_it_ended_long_ago_or_there_are_too_many() -> None
 
 
 class Stored:
-    """What a reader finds of a tail."""
+    """The stored pieces of a tail, as a reader finds them."""
 
     def __init__(self, bytes_max: int = 1 << 20, first: int = 0) -> None:
         self.tail = Tail(first, bytes_max)

@@ -22,9 +22,8 @@ from typing import Any
 import pytest
 
 from haproc.config.jobs import Isolation, Jobs
-from haproc.jobs import isolation
 from haproc.jobs.isolation import IsolationError, check_isolation
-from haproc.jobs.process import remove_folder
+from haproc.jobs.process import remove_folder, user_of
 from tests.unit.sandboxing import (
     CHECKOUT,
     Trial,
@@ -483,6 +482,6 @@ def test_haproc_on_whose_host_the_isolation_does_not_work_does_not_start(tmp_pat
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
 @pytest.mark.parametrize("user", ["root", "no-such-user"])
 async def test_programs_run_as_no_root_and_as_nobody_unknown(tmp_path: Path, user: str) -> None:
-    assert isolation.user_of(Jobs()) == "nobody"
+    assert user_of(Jobs()) == "nobody"
     with pytest.raises(IsolationError, match=user):
         await check_isolation(Jobs(enabled=True, user=user), tmp_path / "jobs", tmp_path)

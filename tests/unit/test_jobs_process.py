@@ -12,12 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from haproc.config.jobs import Isolation
+from haproc.config.jobs import Isolation, Jobs
 from haproc.jobs.inside import NICE
-from haproc.jobs.model import Outcome
+from haproc.jobs.model import JobLimits, Outcome
 from haproc.jobs.process import End, Plan, Running, make_folder, remove_folder
 
 ENOUGH_S = 30.0
+LIMITS = JobLimits(memory_bytes=1 << 30, cpu_s=20, wall_s=ENOUGH_S)
+SETTINGS = Jobs(
+    isolation=Isolation.NONE,
+    output_bytes_max=1 << 20,
+    processes_max=100,
+    disk_bytes_max=64 << 20,
+    disk_free_bytes_min=0,
+)
 
 
 def plan(folder: Path, code: str) -> Plan:
@@ -26,15 +34,8 @@ def plan(folder: Path, code: str) -> Plan:
         (sys.executable, "-u", str(folder / "p.py")),
         folder,
         {"GIVEN": "yes"},
-        memory_bytes=1 << 30,
-        cpu_s=20,
-        wall_s=ENOUGH_S,
-        output_bytes_max=1 << 20,
-        processes_max=100,
-        disk_bytes_max=64 << 20,
-        disk_free_bytes_min=0,
-        isolation=Isolation.NONE,
-        python=Path(sys.executable),
+        SETTINGS,
+        LIMITS,
     )
 
 
@@ -73,9 +74,11 @@ async def test_program_that_fails_tells_its_code_or_signal(tmp_path: Path) -> No
 
 async def test_program_at_a_limit_is_ended(tmp_path: Path) -> None:
     waits = plan(tmp_path, "import time; time.sleep(100)")
-    assert (await run(replace(waits, wall_s=0.3)))[1].outcome is Outcome.LIMIT
+    waits = replace(waits, limits=replace(LIMITS, wall_s=0.3))
+    assert (await run(waits))[1].outcome is Outcome.LIMIT
     burns = plan(tmp_path, "while True: pass")
-    assert (await run(replace(burns, cpu_s=1)))[1].outcome is Outcome.LIMIT
+    burns = replace(burns, limits=replace(LIMITS, cpu_s=1))
+    assert (await run(burns))[1].outcome is Outcome.LIMIT
     eats = plan(tmp_path, "b = bytearray(2 << 30)")
     said, end = await run(eats)
     assert "MemoryError" in said and end.outcome is Outcome.FAILED
@@ -96,7 +99,7 @@ async def test_program_that_fills_the_disk_is_ended(tmp_path: Path, fills: str) 
     (tmp_path / "tmp").mkdir()
     filling = plan(tmp_path, f"import os, time\n{fills}\ntime.sleep(100)")
     try:
-        said, end = await run(replace(filling, disk_bytes_max=32 << 20))
+        said, end = await run(replace(filling, settings=replace(SETTINGS, disk_bytes_max=32 << 20)))
     finally:
         remove_folder(tmp_path)  # pytest could not
     assert (said, end.outcome) == ("", Outcome.LIMIT)
@@ -143,7 +146,7 @@ async def test_program_that_is_stopped_leaves_no_process_behind(tmp_path: Path) 
 
 
 async def test_program_ends_with_the_haproc_that_started_it(tmp_path: Path) -> None:
-    """One that dies without a word: its end of the supervisor's input is closed by the kernel."""
+    """A killed HAProc reports nothing: the kernel closes its end of the supervisor's input."""
     plan(tmp_path, LEAVES)
     haproc = f"""
 import asyncio
@@ -184,14 +187,13 @@ async def test_program_runs_as_another_user_who_cannot_read_what_is_private(tmp_
     secret.chmod(0o600)
     code = f"import os; print(os.getuid() != 0); open('mine', 'w'); open({str(secret)!r})"
     folder = tmp_path / "work"
-    make_folder(folder, [("p.py", code.encode())], "nobody", lambda: remove_folder(folder))
+    make_folder(folder, [("p.py", code.encode())], "nobody")
     made = replace(
         plan(tmp_path, ""),
         command=("/usr/bin/env", "python3", "p.py"),
         folder=folder,
         environment={"PATH": "/usr/local/bin:/usr/bin:/bin"},
-        isolation=Isolation.USER,
-        user="nobody",
+        settings=replace(SETTINGS, isolation=Isolation.USER, user="nobody"),
     )
     said, end = await run(made)
     if "No such file" in said:
@@ -204,7 +206,7 @@ def test_folder_that_is_deep_shut_and_with_links_is_removed(tmp_path: Path) -> N
     outside.mkdir()
     (outside / "kept").write_text("x")
     folder = tmp_path / "job"
-    make_folder(folder, [("p.py", b"pass")], None, lambda: None)
+    make_folder(folder, [("p.py", b"pass")], None)
     (folder / "link").symlink_to(outside)
     (folder / "dangling").symlink_to("nowhere")
     os.mkfifo(folder / "pipe")

@@ -1,4 +1,4 @@
-"""What of Livy's request a job takes over, and what is refused by name."""
+"""The fields of Livy's request that a job uses, and those that are refused by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refusal(body: dict[str, Any], *uploads: Upload) -> RequestError:
         want = wanted(body, uploads, "ann", JOBS)
         for each in want.uploads:
             check_program(each)
-        submission(want, want.uploads, "ann", "r")
+        submission(want.job, want.uploads, "r")
     return caught.value
 
 
@@ -54,11 +54,11 @@ def test_request_of_livy_is_read_into_a_job() -> None:
     }
     want = wanted(body, (), "ann", JOBS)
     assert want.paths == ((FileRole.PROGRAM, "etl/daily.py"), (FileRole.MODULE, "lib.zip"))
-    assert want.limits.memory_bytes == 512 << 20 and want.limits.wall_s == 60
-    assert want.restarts == 3 and want.args == ("a", "b") and want.name == "daily"
-    assert want.confs == (("spark.sql.shuffle.partitions", "4"),)
-    assert want.options == (("haproc.consistency", "linearizable"),)
-    assert want.environment == (("CITY", "Bern"),)
+    assert want.job.limits.memory_bytes == 512 << 20 and want.job.limits.wall_s == 60
+    assert want.job.restarts == 3 and want.job.args == ("a", "b") and want.job.name == "daily"
+    assert want.job.confs == (("spark.sql.shuffle.partitions", "4"),)
+    assert want.job.options == (("haproc.consistency", "linearizable"),)
+    assert want.job.environment == (("CITY", "Bern"),)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_path_that_is_no_url_is_refused(path: str, tmp_path: Path) -> None:
 
 def test_program_that_calls_something_else_master_is_taken() -> None:
     want = wanted({"code": "key.master('x')"}, (), "ann", JOBS)
-    assert submission(want, want.uploads, "ann", "r").restarts == 0
+    assert submission(want.job, want.uploads, "r").restarts == 0
 
 
 def test_upload_is_the_program_and_its_name_has_no_folders() -> None:
@@ -156,7 +156,7 @@ def test_upload_is_the_program_and_its_name_has_no_folders() -> None:
 def test_fingerprint_is_that_of_what_is_asked() -> None:
     def fingerprint(**more: Any) -> str:
         want = wanted({**CODE, **more}, (), "ann", JOBS)
-        return submission(want, want.uploads, "ann", "r").fingerprint
+        return submission(want.job, want.uploads, "r").fingerprint
 
     assert fingerprint() == fingerprint()
     assert len({fingerprint(), fingerprint(args=["x"]), fingerprint(code="print(2)")}) == 3
@@ -200,7 +200,7 @@ def test_file_is_read_from_an_allowed_folder_only(tmp_path: Path) -> None:
 def test_environment_holds_nothing_but_what_is_meant_for_the_program() -> None:
     uploads = [Upload(FileRole.MODULE, "lib.zip", b""), Upload(FileRole.MODULE, "m.py", b"")]
     want = wanted({**CODE, "conf": {"haproc.env.CITY": "Bern"}}, uploads, "ann", JOBS)
-    asked = submission(want, want.uploads, "ann", "r")
+    asked = submission(want.job, want.uploads, "r")
     found = environment(
         Job(7, asked),
         2,
@@ -249,8 +249,8 @@ def test_request_of_a_cluster_is_refused_or_its_sizes_are_ignored_as_configured(
         *("executorMemory", "executorCores", "numExecutors", "driverCores", "driverMemory"),
         *("queue", "ttl", "spark.executor.memoryOverhead", "spark.submit.deployMode"),
     }
-    assert want.limits.memory_bytes == 1 << 30
-    assert want.confs == (("spark.sql.ansi.enabled", "true"),)
+    assert want.job.limits.memory_bytes == 1 << 30
+    assert want.job.confs == (("spark.sql.ansi.enabled", "true"),)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Jobs of a ring of several HAProcs: who runs one, who answers, what a fenced one can do."""
+"""Jobs in a ring of several HAProcs: their runs, their answers, and fenced attempts."""
 
 from __future__ import annotations
 

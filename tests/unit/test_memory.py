@@ -1,4 +1,4 @@
-"""Memory that was needed for a moment is the system's again."""
+"""Memory that was used for a short time goes back to the system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many rows are sent as few; what a cluster makes of both is held together on a real Spark."""
+"""Many rows are sent as a few lists. Integration tests compare both forms on a real Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a driver is asked for at a time: bounded, and all of it together once."""
+"""Pieces of a result: each is bounded, and together they have each row once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans with a hole: where it is, what fills it, and what stands around it."""
+"""Plans with a placeholder: its place, its filling, and the relation around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of HAProc's plugin, and its one error that is no error of Spark's."""
+"""The questions to HAProc's plugin, and the errors that the plugin itself raises."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARGUMENT = "java.lang.IllegalArgumentException"
 
 
 def asked(plan: bytes) -> tuple[str, Any, dict[str, Any]]:
-    """Return what a plan asks, about which relation, and what else it says."""
+    """Return the name of a plan's question, the relation in it, and its other fields."""
     root = protos.base.Plan.FromString(plan).root
     assert not root.common.HasField("plan_id")
     said = json.loads(root.extension.value)
@@ -41,7 +41,7 @@ def test_reading_is_asked_for_of_a_text_and_of_a_plan() -> None:
 
 
 def failed(message: str, error_class: str = "", java_class: str = ARGUMENT) -> EngineError:
-    """Return what becomes of an error that Spark reports so."""
+    """Return the EngineError for an error that Spark reports in this way."""
     told = {"classes": json.dumps([java_class, "java.lang.Exception"]), "errorId": "e"}
     if error_class:
         told["errorClass"] = error_class

@@ -1,4 +1,4 @@
-"""Ports that are taken, free, or about to be."""
+"""Ports that are taken, free, or soon taken or free."""
 
 from __future__ import annotations
 

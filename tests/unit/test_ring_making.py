@@ -1,4 +1,4 @@
-"""Making a local ring's folder: what its log is, and that another one is never taken for it."""
+"""A local ring's folder is made once: its log and settings never change by a later start."""
 
 from __future__ import annotations
 

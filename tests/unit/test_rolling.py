@@ -1,4 +1,4 @@
-"""Whose turn it is when a ring is restarted, and that a drain waits for what others tell.
+"""The order in which a ring's clusters are restarted, and the wait before a drain.
 
 Docs: docs/operate/guide.md, "Rolling maintenance".
 """

@@ -1,4 +1,4 @@
-"""Who asks in a session as it is may find it lost while others are at work in it."""
+"""A query in the present session can find it lost while other calls use the session."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from haproc import protos
 from haproc.engine import confs
+from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.errors import SESSION_CHANGED, EngineError, ErrorKind
 from haproc.engine.interface import Fresh, Settings
 from haproc.engine.remote import RemoteSession
@@ -24,7 +25,7 @@ SHOWN = Settings(time_zone="Asia/Tokyo", confs=(("spark.sql.maxPlanStringLength"
 
 
 class Server:
-    """Sessions by id: the server's own id of each, and what it was given."""
+    """A server's sessions by id: the server's own id of each, and its settings."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, tuple[str, dict[str, str]]] = {}
@@ -40,7 +41,9 @@ class Remote(RemoteSession):
     """A session on such a server; each call takes a turn of the event loop."""
 
     def __init__(self, server: Server) -> None:
-        super().__init__(None, lambda _: uuid.uuid4())  # type: ignore[arg-type]
+        super().__init__(
+            cast(Channel, SimpleNamespace(limits=EngineLimits())), lambda _: uuid.uuid4()
+        )
         self._server = server
 
     async def _answered(self, operation: Any) -> None:
@@ -60,7 +63,7 @@ class Remote(RemoteSession):
         await self._answered(protos.base.ConfigRequest.Operation())
         yield None
 
-    async def schema(self, relation: Any, timeout_s: float) -> Any:
+    async def schema(self, relation: Any) -> Any:
         await self._answered(protos.base.ConfigRequest.Operation())
 
     async def release(self) -> None:
@@ -79,7 +82,7 @@ async def test_session_found_lost_while_its_settings_change_is_restored_with_all
         await fresh.configure(THEIRS)
 
     may_answer.set()
-    session = SparkSession(Remote(server), defaults, 10.0, restore)
+    session = SparkSession(Remote(server), defaults, restore)
     await session.configure(SHOWN)
     asked.clear()
     may_answer.clear()
@@ -99,10 +102,10 @@ async def test_session_found_lost_while_its_settings_change_is_restored_with_all
 
 
 class _Reading(SparkSession):
-    """Reads nothing back but that the session is there."""
+    """A session that reads no settings back, but finds out if the server has it."""
 
     async def _read_settings(self) -> Settings:
-        await self._remote.schema(None, 1.0)
+        await self._remote.schema(None)
         return Settings()
 
 
@@ -123,7 +126,7 @@ async def test_settings_of_a_session_that_was_made_anew_are_not_taken_for_a_stat
         if len(ran) <= times:
             server.sessions.clear()  # behind a statement that has changed them
 
-    spark = _Reading(Remote(server), defaults, 10.0, restore)
+    spark = _Reading(Remote(server), defaults, restore)
     await spark.configure(SHOWN)
     session = cast(ClientSession, SimpleNamespace(spark=spark))
     if times < LEAVING_ATTEMPTS_MAX:

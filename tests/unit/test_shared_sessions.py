@@ -1,4 +1,4 @@
-"""Which of the sessions that requests share are closed, and when."""
+"""The sessions that requests share: which ones are closed, and when."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from haproc.route.shared_sessions import REPLACED_S, SharedSessions
 
 
 class _Spark:
-    """A session that says itself whether something runs in it."""
+    """A session whose ``busy`` the test sets."""
 
     def __init__(self, key: str) -> None:
         self.key = key
