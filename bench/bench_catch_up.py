@@ -20,10 +20,9 @@ from typing import Any, Final
 
 import haclient
 from bench.bench_mix import COLUMNS, rows, update
-from bench.bench_ring import status_of
 from bench.draining import operation
 from bench.report import Row, report
-from bench.rings import past_ring, ring_of
+from bench.rings import past_ring, ring_of, status_of
 from dmq import open_log
 from haproc.replicate.records.operation import to_record
 from haproc.replicate.records.progress import from_cursor, to_cursor

@@ -26,6 +26,7 @@ import uvloop
 from bench.bench_mix import insert, mix
 from bench.draining import OTHER, Drained, drain, fill, ring_config
 from bench.growing_rings import ring_rows, simulated_rows
+from bench.measures import forget_peak, peak, resident
 from bench.report import Row, report
 from dmq import Cursor, open_log
 from haproc.cli.nodes import prepare_process
@@ -137,10 +138,10 @@ def _drain(folder: Path, kind: str, count: int, pipe: Connection) -> None:
     uvloop.run(filled(made, kind, count))
     uvloop.run(filled(folder / "warm-up", kind, WARM_UP))
     _round(folder / "warm-up", WARM_UP)
-    before = _memory_mb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the highest mark begins anew
+    before = resident("self")
+    forget_peak("self")
     drained = [_round(made, count)]
-    memory = _memory_mb("VmHWM") - before
+    memory = peak("self") - before
     drained += [_round(made, count) for _ in range(max(2, ROUNDS_OF // count) - 1)]
     pipe.send((drained, memory))
 
@@ -161,13 +162,6 @@ async def filled(folder: Path, kind: str, count: int) -> None:
     await fill(log, KINDS[kind](count))
     await log.commit_cursor(OTHER, Cursor(count))
     await log.close()
-
-
-def _memory_mb(what: str) -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(what):
-            return int(line.split()[1]) / 1024
-    raise KeyError(what)
 
 
 if __name__ == "__main__":

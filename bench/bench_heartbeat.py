@@ -25,6 +25,7 @@ from pathlib import Path
 
 import uvloop
 
+from bench.measures import cpu_s
 from bench.report import Row, report
 from haproc.config.model import Address, ClusterConfig, Config, Membership, Redis, StateWay
 from haproc.doors.apps import waiting_app
@@ -93,12 +94,6 @@ async def _live(config: Config, name: str, line: Connection) -> None:
 def _process(config: Config, name: str, line: Connection) -> None:
     sys.setswitchinterval(0.0005)
     uvloop.run(_live(config, name, line))
-
-
-def cpu_s(pid: int) -> float:
-    """Return the processor time of a process, all its threads together."""
-    tasks = Path(f"/proc/{pid}/task")
-    return sum(int((t / "schedstat").read_text().split()[0]) for t in tasks.iterdir()) / 1e9
 
 
 @contextlib.contextmanager
