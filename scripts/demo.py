@@ -32,6 +32,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 import haclient
+from haclient.file_schemas import sql_type
 from haproc.cli.main import main as haproc
 from haproc.cli.nodes import ask_all
 from haproc.engine.connect import SparkConnectEngine
@@ -51,7 +52,6 @@ MONTHS = 6
 SETTLED_S = 180.0
 LOG_OUTAGE_S = 2.0
 """After so long without a server that takes the write, the client gives it up."""
-TYPES = {"int64": "BIGINT", "int32": "INT", "double": "DOUBLE", "bool": "BOOLEAN"}
 
 console = Console(soft_wrap=True)
 
@@ -91,11 +91,6 @@ def arrow(name: str) -> pa.Table:
     assert spec is not None and spec.origin is not None
     (file,) = Path(spec.origin).with_name("data").glob(f"{name}.csv*")
     return pa.Table.from_pandas(pd.read_csv(file), preserve_index=False)
-
-
-def sql_type(kind: pa.DataType) -> str:
-    """Return Spark's type of a column."""
-    return "TIMESTAMP" if pa.types.is_timestamp(kind) else TYPES.get(str(kind), "STRING")
 
 
 def load(connection: haclient.Connection) -> int:
