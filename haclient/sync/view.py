@@ -195,9 +195,8 @@ class View:
 
     def _leave(self, received: Topology | None) -> None:
         """Avoid servers that are reported as draining."""
-        draining = (
-            {m.name for m in received.members if m.state in topology.DRAINING} if received else ()
-        )
+        members = received.members if received else ()
+        draining = {each.name for each in members if each.state == topology.DRAINING}
         for index in self._memory.preferred:
             if self._roster.known[index].cluster in draining:
                 self.left(self.server(index))
