@@ -56,7 +56,7 @@ GAP_BAR_MS = 100.0
 MEMORY_BAR_MIB = 300.0
 _DIRECT = "PySpark on the same server"
 _ROW_BYTES = 64
-"""Of the large appends: eight columns of eight bytes."""
+"""The size of a row of the large appends: eight columns of eight bytes."""
 
 
 def main() -> None:
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def costs(ring: LocalRing) -> list[Row]:
-    """What each way costs in a ring of one."""
+    """Return the times of queries, settings and writes in a ring of one, beside Spark alone."""
     through, direct = _through(ring), _direct(ring)
     selects = _both(through, direct, _select, SELECTS)
     settings = _both(through, direct, _setting, SETTINGS)
@@ -123,7 +123,7 @@ def costs(ring: LocalRing) -> list[Row]:
 
 
 def ddl(ring: LocalRing) -> list[Row]:
-    """What DDL costs in a ring of one."""
+    """Return the times of DDL through a ring of one, beside Spark alone."""
     through, direct = _through(ring), _direct(ring)
     took: dict[str, list[tuple[float, float]]] = {statement: [] for statement in DDL}
     for number in range(DDL_TIMES + 1):  # the first round warms both
@@ -186,7 +186,7 @@ def _appended(spark: SparkSession, count: int, first: str, table: str) -> float:
 
 
 def losses(ring: LocalRing) -> list[Row]:
-    """What a program waits for when its session moves, and when its HAProc is killed."""
+    """Return the waits of a program whose session moves, or whose HAProc is killed."""
     what = "a session of ten entries adopted"
     rows = median_and_worst(what, "s", _adoptions(ring), ADOPTION_BAR_S)
     for client, connect in (("plain PySpark", _plain), ("haclient.spark", _ours)):
@@ -196,7 +196,7 @@ def losses(ring: LocalRing) -> list[Row]:
 
 
 def _adoptions(ring: LocalRing) -> list[float]:
-    """Seconds of a session's first answer at another HAProc."""
+    """Return the seconds until a session's first answer at another HAProc."""
     took: list[float] = []
     here, there = ring.names[:2]
     for _ in range(ADOPTIONS):
@@ -222,7 +222,7 @@ def _fill(spark: SparkSession) -> None:
 
 
 def _gaps(ring: LocalRing, connect: Callable[[LocalRing, list[str]], SparkSession]) -> list[float]:
-    """Milliseconds by which the answer after a kill takes longer than usual."""
+    """Return the milliseconds by which the answer after each kill takes longer than usual."""
     gaps: list[float] = []
     for number in range(KILLS):
         used, other = ring.names[number % 2], ring.names[1 - number % 2]
@@ -236,7 +236,7 @@ def _gaps(ring: LocalRing, connect: Callable[[LocalRing, list[str]], SparkSessio
 
 
 class _SeveralAddresses(DefaultChannelBuilder):  # type: ignore[misc]
-    """PySpark's own channel to what a name with several addresses comes to."""
+    """PySpark's own channel to several addresses, as a host name with all of them gives it."""
 
     def __init__(self, addresses: list[str]) -> None:
         super().__init__(f"sc://{addresses[0]}")

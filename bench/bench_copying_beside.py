@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def copied(ring: LocalRing, mebibytes: int) -> list[Row]:
-    """Rebuild the last cluster from the first one; return what that did to the others."""
+    """Rebuild the last cluster from the first one; return the effect on clients of the others."""
     donor, beside, receiver = ring.names
     _fill(ring, mebibytes)
     asked = {

@@ -33,7 +33,7 @@ from haproc.cli.nodes import prepare_process
 
 BACKLOGS: Final = (1_000, 10_000, 100_000)
 ROUNDS_OF: Final = 20_000
-"""Small backlogs are drained so often that it is about so many operations, and twice at least."""
+"""Small backlogs are drained at least twice, until they make about this number of operations."""
 WARM_UP: Final = 1_000
 FLAT: Final = 1.2
 MEMORY_BAR_MB: Final = 300.0
@@ -119,7 +119,7 @@ def drain_rows(folder: Path, kind: str, backlogs: Sequence[int]) -> list[Row]:
 
 
 def _in_a_process(folder: Path, kind: str, count: int) -> tuple[list[Drained], float]:
-    """Drain a backlog in a process of its own, some rounds; also return the first one's memory."""
+    """Drain a backlog several times in a new process; return the figures, and the memory in MiB."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=_drain, args=(folder, kind, count, theirs))

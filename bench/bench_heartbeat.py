@@ -49,11 +49,11 @@ class Caught:
     """A HAProc that has applied everything."""
 
     def own(self) -> Own:
-        """It stays so."""
+        """Return the state of this member, which never changes."""
         return OWN
 
     def isolate(self, why: str) -> None:
-        """It has no log to lose."""
+        """Do nothing: there is no log."""
 
 
 def _config(folder: Path, sending: bool, redis: str = "") -> Config:
@@ -98,7 +98,7 @@ def _process(config: Config, name: str, line: Connection) -> None:
 
 @contextlib.contextmanager
 def _ring(config: Config, alive: int) -> Iterator[list[int]]:
-    """Start three processes and return their pids; at the end they must have seen so many."""
+    """Start three processes; yield their pids. At the end each must see ``alive`` others."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in NAMES]
     processes = [
@@ -134,7 +134,7 @@ def _answers(address: Address) -> bool:
 
 @contextlib.contextmanager
 def _redis() -> Iterator[str]:
-    """Start a server and return its URL; "" where there is no program for it."""
+    """Start a Redis server; yield its URL, or "" if no program for it is installed."""
     program = shutil.which("redis-server") or shutil.which("redis-check-rdb")
     if program is None:
         yield ""

@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def written(folder: Path, size: int) -> tuple[Path, Path]:
-    """Write the same rows as CSV, until it has so many bytes, and as Parquet."""
+    """Write the same rows as CSV of at least ``size`` bytes, and as Parquet; return both paths."""
     table, texts = folder / "rows.parquet", folder / "rows.csv"
     first = _rows(0)
     with (
@@ -81,7 +81,7 @@ def _rows(begin: int) -> pa.RecordBatch:
 
 
 def compared(ring: LocalRing, path: Path) -> list[Row]:
-    """Return how fast a file is through the ring and past it, and the HAProc's memory."""
+    """Return the rates of a file through the ring and past it, and the HAProc's memory."""
     pid = ring.pids(ring.names[0])["haproc"]
     assert pid is not None
     forget_peak(pid)

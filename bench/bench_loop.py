@@ -47,7 +47,7 @@ class Reader(OnlyQueries):
         self._texts = texts
 
     async def execute(self, request: Request) -> Answer:
-        """Classify."""
+        """Classify the statement; return an empty result."""
         assert isinstance(request.statement, SentSql)
         text, user = request.statement.text, request.user
         values = (text, Context(), Rules.builtin())

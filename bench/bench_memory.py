@@ -39,7 +39,7 @@ PAUSE_S: Final = 0.05
 KEYS: Final = 50
 KEPT_BYTES: Final = 200_000
 OFTEN: Final = 100
-"""So many rounds a client has with one connection."""
+"""The number of rounds of a client with one connection."""
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def measured(ring: LocalRing, minutes: float) -> list[Row]:
-    """Return the HAProc's memory, and how much was done meanwhile."""
+    """Return the HAProc's memory, and the number of rounds and kills meanwhile."""
     stays, falls = ring.names
     pid = ring.pids(stays)["haproc"]
     assert pid is not None
@@ -99,7 +99,7 @@ def by_query(connection: haclient.Connection, number: int) -> None:
 
 
 def by_error(connection: haclient.Connection, number: int) -> None:
-    """Ask for what is not there."""
+    """Read a column that does not exist."""
     with suppress(haclient.ProgrammingError):
         connection.execute(f"SELECT missing_{number} FROM kept")
 

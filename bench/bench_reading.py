@@ -50,23 +50,23 @@ STATEMENTS = {
 
 
 class Timed:
-    """In place of the readings: these, and how long they took in all."""
+    """The readings of a member, and the total time that they took."""
 
     def __init__(self, readings: Any) -> None:
         self._readings = readings
         self.taken_s = 0.0
 
     def __getattr__(self, name: str) -> Any:
-        """All else is theirs."""
+        """Return an attribute of the readings."""
         return getattr(self._readings, name)
 
     async def judged(self, *given: Any) -> Judged:
-        """Have a statement read and judged."""
+        """Read and judge a statement; add the time."""
         judged: Judged = await self._timed(self._readings.judged(*given))
         return judged
 
     async def recognised(self, *given: Any) -> Recognised:
-        """Have a statement parsed."""
+        """Parse a statement; add the time."""
         recognised: Recognised = await self._timed(self._readings.recognised(*given))
         return recognised
 

@@ -23,7 +23,7 @@ READS = 150
 READS_UNDER_LOAD = 5
 WARM_UP = 10
 BARS_MS = {"sqlite": 10.0, "kafka": 20.0}
-"""What a level may add to the median."""
+"""The most milliseconds that a level may add to the median."""
 LEVELS = ("any", "bounded", "session", "linearizable")
 QUERY = "SELECT count(*) FROM read_levels"
 
@@ -62,7 +62,7 @@ def measured(ring: LocalRing, log: str) -> list[Row]:
 
 
 def medians(reader: haclient.Connection, times: int) -> dict[str, float]:
-    """Return each level's median in seconds, taken in turn."""
+    """Return the median of each level in seconds; the levels take turns."""
     taken: dict[str, list[float]] = {level: [] for level in LEVELS}
     for number in range(times + WARM_UP):
         for level in LEVELS:

@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def latency(ring: LocalRing) -> list[Row]:
-    """One SELECT and one INSERT, in turn with the same through PySpark."""
+    """Return the times of a SELECT and an INSERT, in turn with the same through PySpark."""
     size = len(ring.names)
     pyspark = past_ring(ring.sparks[ring.names[0]])
     with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
@@ -125,7 +125,7 @@ def results(ring: LocalRing) -> list[Row]:
 
 
 def failover(ring: LocalRing) -> list[Row]:
-    """Kill the HAProc in use; how much longer the next answer takes than usual."""
+    """Kill the HAProc in use; return the time by which the next answer takes longer than usual."""
     extra_ms: list[float] = []
     for _ in range(KILLS):
         with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
@@ -178,7 +178,7 @@ def drain(ring: LocalRing, queued: int) -> list[Row]:
 
 
 def _one_by_one(ring: LocalRing, name: str) -> float:
-    """Return what each of many INSERTs takes on bare Spark, with Delta's checkpoints between."""
+    """Return the seconds of one of many INSERTs on bare Spark, with Delta's checkpoints."""
     session = past_ring(ring.sparks[name])
     session.sql("CREATE TABLE single (id BIGINT, name STRING, price DOUBLE) USING delta").collect()
     began = time.perf_counter()
@@ -191,7 +191,7 @@ def _one_by_one(ring: LocalRing, name: str) -> float:
 
 
 def _bulk(ring: LocalRing, name: str, count: int) -> float:
-    """Return what one INSERT of as many rows takes on bare Spark."""
+    """Return the seconds of one INSERT of this number of rows on bare Spark."""
     session = past_ring(ring.sparks[name])
     session.sql("CREATE TABLE bulk (id BIGINT, name STRING, price DOUBLE) USING delta").collect()
     rows = ", ".join(f"({number}, 'n{number}', {number}.5)" for number in range(count))
@@ -217,7 +217,7 @@ async def _write(ring: LocalRing, table: str, count: int) -> None:
 
 
 async def replay(ring: LocalRing, name: str) -> float:
-    """Start the cluster's HAProc; seconds from its first sight of the queue to READY."""
+    """Start the cluster's HAProc; return the seconds from RECOVERING to READY."""
     await ring.start_haproc(name, ready=False)
     began, end = None, time.monotonic() + WAIT_S
     while time.monotonic() < end:

@@ -33,7 +33,7 @@ from haproc.sessions.sessions import Sessions, Surroundings
 
 ROUNDS = 20
 ADOPTION_S_MAX = 0.6
-"""The bar for ten steps."""
+"""The most seconds for the adoption of a session of ten steps."""
 
 
 def _sessions(cluster: str, engine: SparkConnectEngine, store: KeyValueStore) -> Sessions:
