@@ -21,10 +21,13 @@ from haclient.failover import Policy
 # `haclient.spark`; commands and the SQLAlchemy dialect read them from the environment, too.
 
 
+CA_VARIABLE = "HACLIENT_CA_FILE"
+CERTIFICATE_VARIABLE = "HACLIENT_CERTIFICATE_FILE"
+KEY_VARIABLE = "HACLIENT_KEY_FILE"
 VARIABLES: Final[Mapping[str, str]] = {
-    "ca_file": "HACLIENT_CA_FILE",
-    "certificate_file": "HACLIENT_CERTIFICATE_FILE",
-    "key_file": "HACLIENT_KEY_FILE",
+    "ca_file": CA_VARIABLE,
+    "certificate_file": CERTIFICATE_VARIABLE,
+    "key_file": KEY_VARIABLE,
 }
 """The environment variable of each option."""
 

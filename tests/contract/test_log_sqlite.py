@@ -1,4 +1,4 @@
-"""What only the SQLite log promises: its file, its limits, and what can go wrong with a disk."""
+"""Promises of the SQLite log alone: its file, its limits, and the faults of a disk."""
 
 from __future__ import annotations
 
