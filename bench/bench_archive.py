@@ -40,7 +40,7 @@ from tests.unit.archive_rig import pages_of
 RECORDS = 200_000
 BATCH = 2_000
 BAR = 20_000.0
-"""Records a second of one core's time."""
+"""Records per second of processor time."""
 
 
 def _operation(number: int) -> Operation:
@@ -77,7 +77,7 @@ def _operation(number: int) -> Operation:
 
 
 async def fill(log: Log, records: int) -> None:
-    """Put about so many records into the log."""
+    """Append about this number of records to the log."""
     batch: list[Record] = []
     offset = number = 0
     while offset < records:
@@ -97,7 +97,7 @@ async def fill(log: Log, records: int) -> None:
 
 
 async def bare(log: Log) -> int:
-    """Read the log and do nothing with it."""
+    """Read the log and ignore its records; return its end."""
     position = 0
     while entries := await log.read(position, records_max=256, bytes_max=4 << 20):
         position = entries[-1].offset + 1
@@ -105,7 +105,7 @@ async def bare(log: Log) -> int:
 
 
 async def told(pages: Pages, end: int) -> int:
-    """Ask for one page after another."""
+    """Read the archive page by page; return the number of operations."""
     position = count = 0
     while position < end:
         page = await pages.page(position, ROWS_MAX)
@@ -120,7 +120,7 @@ async def timed(call: Callable[[], Awaitable[int]]) -> tuple[int, float]:
 
 
 async def measure(folder: Path, records: int) -> list[Row]:
-    """Fill a log and tell it."""
+    """Fill a log, read it through the archive, and return the figures."""
     url = f"sqlite://{folder}/log.db"
     log, store = await open_log(url), await open_store(url)
     try:

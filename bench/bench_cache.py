@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import haclient
-from bench.report import Row, report
+from bench.report import Row, ms, report
 from bench.rings import ring_of, writing
 
 ROWS: Final = 1_000_000
@@ -54,16 +54,15 @@ def measured(urls: str) -> list[Row]:
     many_kept = many(urls, TIMES, cache=True)
     again = "the query run again, p50"
     return [
-        _ms("kept answer, p50", kept_s, again, run_s),
+        ms("kept answer, p50", (kept_s, run_s), again),
         Row("a kept answer's share of the query's time", "", kept_s / run_s, "bar", BAR),
-        _ms("kept answer at level linearizable, p50", exact_s, again, run_s),
-        _ms(
+        ms("kept answer at level linearizable, p50", (exact_s, run_s), again),
+        ms(
             "the same while another table is written",
-            busy_s,
+            (busy_s, busy_run_s),
             "run again, linearizable, likewise",
-            busy_run_s,
         ),
-        _ms("first time that an answer is kept (analysis, DESCRIBE), p50", first_s, again, run_s),
+        ms("first time that an answer is kept (analysis, DESCRIBE), p50", (first_s, run_s), again),
         Row(f"kept answers, {CLIENTS} clients", "1/s", many_kept, "run again", many_run),
     ]
 
@@ -104,10 +103,6 @@ def many(urls: str, times: int, **options: Any) -> float:
     with ThreadPoolExecutor(CLIENTS) as pool:
         list(pool.map(client, range(CLIENTS)))
     return CLIENTS * (times + 1) / (time.perf_counter() - began)
-
-
-def _ms(name: str, value_s: float, compared: str, compared_s: float) -> Row:
-    return Row(name, "ms", value_s * 1e3, compared, compared_s * 1e3)
 
 
 if __name__ == "__main__":

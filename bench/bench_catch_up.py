@@ -20,10 +20,9 @@ from typing import Any, Final
 
 import haclient
 from bench.bench_mix import COLUMNS, rows, update
-from bench.bench_ring import status_of
 from bench.draining import operation
 from bench.report import Row, report
-from bench.rings import past_ring, ring_of
+from bench.rings import past_ring, ring_of, status_of
 from dmq import open_log
 from haproc.replicate.records.operation import to_record
 from haproc.replicate.records.progress import from_cursor, to_cursor
@@ -46,7 +45,7 @@ def main() -> None:
 
 
 def caught_up(ring: LocalRing, missed: int) -> list[Row]:
-    """Have one cluster miss UPDATEs that the other one has, and time its return."""
+    """Stop a cluster, give the other one UPDATEs, and time the return of the stopped one."""
     donor, name = ring.names
     asyncio.run(ring.up(warm=True))
     with haclient.connect(ring.urls) as connection:
@@ -79,7 +78,7 @@ def statements(missed: int) -> list[str]:
 
 
 def _apply(ring: LocalRing, donor: str, missed: int) -> None:
-    """Have a cluster hold what the UPDATEs come to."""
+    """Bring the tables of a cluster to the state after all UPDATEs."""
     session = past_ring(ring.sparks[donor])
     for n, table in enumerate(TABLES):
         count = len(range(n, missed, len(TABLES)))
@@ -91,7 +90,7 @@ def _apply(ring: LocalRing, donor: str, missed: int) -> None:
 
 
 async def _queue(ring: LocalRing, donor: str, missed: int) -> None:
-    """Put the UPDATEs into the log, behind the donor's cursor."""
+    """Append the UPDATEs to the log, and set the donor's cursor to their end."""
     log = await open_log(ring.config.log)
     try:
         first = await log.end()
@@ -120,7 +119,7 @@ def _wait_ready(ring: LocalRing, name: str) -> None:
 
 
 def _return(ring: LocalRing, name: str) -> tuple[float, dict[str, Any]]:
-    """Start a HAProc; return when it is READY, and what it said of its return."""
+    """Start a HAProc; return the seconds until it is READY, and its own figures of the recovery."""
     began = time.monotonic()
     asyncio.run(ring.start_haproc(name, ready=False))
     told: dict[str, Any] = {"replay_s": None, "copy_s": None, "copying_s": 0.0}
@@ -141,7 +140,7 @@ def _return(ring: LocalRing, name: str) -> tuple[float, dict[str, Any]]:
 
 
 def _length(states: Sequence[tuple[float, str]], which: str, now_s: float) -> float:
-    """Return how long a state lasted in all."""
+    """Return the total time in a state, in seconds."""
     ends = [at for at, _ in states[1:]] + [now_s]
     return sum(end - at for (at, state), end in zip(states, ends, strict=True) if state == which)
 

@@ -14,11 +14,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import time
 import uuid
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -29,8 +27,8 @@ from pyspark.sql.connect.session import SparkSession
 from pyspark.sql.types import LongType
 
 import haclient
-from bench.bench_engine import in_turn
-from bench.report import Row, report, show
+from bench.measures import forget_peak, in_turn, peak, timed
+from bench.report import Row, median_and_worst, ms, report, show
 from bench.rings import past_ring, ring_of
 from haproc.ring.local import LocalRing
 
@@ -58,7 +56,7 @@ GAP_BAR_MS = 100.0
 MEMORY_BAR_MIB = 300.0
 _DIRECT = "PySpark on the same server"
 _ROW_BYTES = 64
-"""Of the large appends: eight columns of eight bytes."""
+"""The size of a row of the large appends: eight columns of eight bytes."""
 
 
 def main() -> None:
@@ -87,11 +85,13 @@ def main() -> None:
 
 
 def costs(ring: LocalRing) -> list[Row]:
-    """What each way costs in a ring of one."""
+    """Return the times of queries, settings and writes in a ring of one, beside Spark alone."""
     through, direct = _through(ring), _direct(ring)
+    selects = _both(through, direct, _select, SELECTS)
+    settings = _both(through, direct, _setting, SETTINGS)
     rows = [
-        _ms("sql('select 1').collect(), p50 (bar 1.2)", _both(through, direct, _select, SELECTS)),
-        _ms("conf.get, p50 (bar 3)", _both(through, direct, _setting, SETTINGS)),
+        ms("sql('select 1').collect(), p50 (bar 1.2)", selects, _DIRECT),
+        ms("conf.get, p50 (bar 3)", settings, _DIRECT),
         _flow(_both(through, direct, _fetch, FETCHES)),
     ]
     for spark, name in ((through, "ring"), (direct, "direct")):
@@ -116,32 +116,34 @@ def costs(ring: LocalRing) -> list[Row]:
     direct.stop()
     return [
         *rows,
-        _ms("spark.sql('INSERT …') of one row, p50 (bar 1.15)", inserts),
-        _ms("append of a DataFrame of one row, p50 (bar 1.1)", ones),
-        _ms("append of a DataFrame of 10,000 rows, p50 (bar 1.2)", appends),
+        ms("spark.sql('INSERT …') of one row, p50 (bar 1.15)", inserts, _DIRECT),
+        ms("append of a DataFrame of one row, p50 (bar 1.1)", ones, _DIRECT),
+        ms("append of a DataFrame of 10,000 rows, p50 (bar 1.2)", appends, _DIRECT),
     ]
 
 
 def ddl(ring: LocalRing) -> list[Row]:
-    """What DDL costs in a ring of one."""
+    """Return the times of DDL through a ring of one, beside Spark alone."""
     through, direct = _through(ring), _direct(ring)
     took: dict[str, list[tuple[float, float]]] = {statement: [] for statement in DDL}
     for number in range(DDL_TIMES + 1):  # the first round warms both
         for statement in DDL:
             texts = (statement.format(f"{who}{number}") for who in ("ring", "direct"))
             pair = [
-                _timed(partial(spark.sql, text))
+                timed(partial(spark.sql, text))
                 for spark, text in zip((through, direct), texts, strict=True)
             ]
             took[statement].append((pair[0], pair[1]))
     through.stop()
     direct.stop()
     return [
-        _ms(
+        ms(
             f"{' '.join(statement.split()[:2])}, p50 (bar 1.5)",
-            tuple(map(statistics.median, zip(*pairs[1:], strict=True))),
+            (statistics.median(ours), statistics.median(theirs)),
+            _DIRECT,
         )
         for statement, pairs in took.items()
+        for ours, theirs in [zip(*pairs[1:], strict=True)]
     ]
 
 
@@ -177,30 +179,24 @@ def large(ring: LocalRing, size_mib: int) -> list[Row]:
 def _appended(spark: SparkSession, count: int, first: str, table: str) -> float:
     """Append so many wide rows to a new table; return the seconds that it took."""
     _append(_wide(spark, 1, first), table)
-    took = _timed(lambda: _append(_wide(spark, count, first), table))
+    took = timed(lambda: _append(_wide(spark, count, first), table))
     assert spark.table(table).count() == count + 1
     spark.sql(f"DROP TABLE {table}")
     return took
 
 
 def losses(ring: LocalRing) -> list[Row]:
-    """What a program waits for when its session moves, and when its HAProc is killed."""
-    adoptions = _adoptions(ring)
-    rows = [
-        Row(f"a session of ten entries adopted, {what}", "s", took, "bar", ADOPTION_BAR_S)
-        for what, took in (("median", statistics.median(adoptions)), ("worst", max(adoptions)))
-    ]
+    """Return the waits of a program whose session moves, or whose HAProc is killed."""
+    what = "a session of ten entries adopted"
+    rows = median_and_worst(what, "s", _adoptions(ring), ADOPTION_BAR_S)
     for client, connect in (("plain PySpark", _plain), ("haclient.spark", _ours)):
-        gaps = _gaps(ring, connect)
-        rows += [
-            Row(f"HAProc killed: {client}, beyond the usual, {what}", "ms", gap, "bar", GAP_BAR_MS)
-            for what, gap in (("median", statistics.median(gaps)), ("worst", max(gaps)))
-        ]
+        what = f"HAProc killed: {client}, beyond the usual"
+        rows += median_and_worst(what, "ms", _gaps(ring, connect), GAP_BAR_MS)
     return rows
 
 
 def _adoptions(ring: LocalRing) -> list[float]:
-    """Seconds of a session's first answer at another HAProc."""
+    """Return the seconds until a session's first answer at another HAProc."""
     took: list[float] = []
     here, there = ring.names[:2]
     for _ in range(ADOPTIONS):
@@ -208,7 +204,7 @@ def _adoptions(ring: LocalRing) -> list[float]:
         spark = _through(ring, here, parameters)
         _fill(spark)
         moved = _through(ring, there, parameters)
-        took.append(_timed(lambda moved=moved: _setting(moved)))  # type: ignore[misc]
+        took.append(timed(lambda moved=moved: _setting(moved)))  # type: ignore[misc]
         assert _setting(moved) == "4" and _view(moved)
         moved.stop()
         spark.stop()  # else PySpark looks for a server for minutes when the program ends
@@ -226,21 +222,21 @@ def _fill(spark: SparkSession) -> None:
 
 
 def _gaps(ring: LocalRing, connect: Callable[[LocalRing, list[str]], SparkSession]) -> list[float]:
-    """Milliseconds by which the answer after a kill takes longer than usual."""
+    """Return the milliseconds by which the answer after each kill takes longer than usual."""
     gaps: list[float] = []
     for number in range(KILLS):
         used, other = ring.names[number % 2], ring.names[1 - number % 2]
         spark = connect(ring, [used, other])
-        usual = statistics.median(_timed(lambda spark=spark: _select(spark)) for _ in range(USUAL))  # type: ignore[misc]
+        usual = statistics.median(timed(lambda spark=spark: _select(spark)) for _ in range(USUAL))  # type: ignore[misc]
         ring.kill(used, "haproc")
-        gaps.append((_timed(lambda spark=spark: _select(spark)) - usual) * 1e3)  # type: ignore[misc]
+        gaps.append((timed(lambda spark=spark: _select(spark)) - usual) * 1e3)  # type: ignore[misc]
         spark.stop()
         asyncio.run(ring.start_haproc(used))
     return gaps
 
 
 class _SeveralAddresses(DefaultChannelBuilder):  # type: ignore[misc]
-    """PySpark's own channel to what a name with several addresses comes to."""
+    """PySpark's own channel to several addresses, as a host name with all of them gives it."""
 
     def __init__(self, addresses: list[str]) -> None:
         super().__init__(f"sc://{addresses[0]}")
@@ -317,40 +313,9 @@ def _both(
     return in_turn(lambda: call(through), lambda: call(direct), times)
 
 
-def _timed(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
-
-
-def forget_peak(pid: int) -> None:
-    """Let the kernel count the most memory that a process has had from here on."""
-    Path(f"/proc/{pid}/clear_refs").write_text("5")
-
-
-def peak(pid: int) -> float:
-    """Return the most memory that a process has had, in MiB."""
-    return _memory(pid, "VmHWM")
-
-
-def resident(pid: int) -> float:
-    """Return the memory that a process has, in MiB."""
-    return _memory(pid, "VmRSS")
-
-
-def _memory(pid: int, what: str) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (found,) = (line.split()[1] for line in lines if line.startswith(f"{what}:"))
-    return int(found) / 1024
-
-
 def _flow(pair: tuple[float, float]) -> Row:
     name = f"{FETCHED_MIB} MiB of Arrow (bar 0.65)"
     return Row(name, "MiB/s", FETCHED_MIB / pair[0], _DIRECT, FETCHED_MIB / pair[1])
-
-
-def _ms(name: str, pair: tuple[float, float]) -> Row:
-    return Row(name, "ms", pair[0] * 1e3, _DIRECT, pair[1] * 1e3)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from haproc.ring.local import LocalRing
 
 PARTS: Final = ("storage", "stream")
 ROWS: Final = 3_500_000
-"""Of 300 bytes that do not compress: about a GiB."""
+"""Rows of 300 bytes that do not compress: about a GiB."""
 FILES: Final = 16
 SLICES: Final = 16
 ROUNDS: Final = 2
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def filled(ring: LocalRing, donor: SparkSession) -> tuple[float, str]:
-    """Make the table, in both clusters; return its size in MiB, and where the donor has it."""
+    """Make the table on both clusters; return its size in MiB, and its folder at the donor."""
     with haclient.connect([ring.config.client_url(name) for name in ring.names]) as connection:
         columns = ", ".join(f"sha2(concat(id, '{n}'), 512) AS {n}" for n in "xy")
         connection.execute(f"CREATE TABLE {TABLE} (id BIGINT, x STRING, y STRING) USING delta")
@@ -88,7 +88,7 @@ def _row(
 def _best(
     taker: SparkSession, ours: Callable[[], None], theirs: Callable[[], None]
 ) -> tuple[float, float]:
-    """Return how long each took, at best."""
+    """Return the shortest time of each, in seconds."""
     times: tuple[list[float], list[float]] = [], []
     for _ in range(ROUNDS):
         for one, took in zip((ours, theirs), times, strict=True):
@@ -101,7 +101,7 @@ def _best(
 
 
 async def _begun_anew(ring: LocalRing, storage: dict[str, str]) -> None:
-    """Have b's HAProc begin anew, with how its Spark reaches a's files."""
+    """Start the HAProc of b anew; ``storage``: the paths by which its Spark reaches a's files."""
     config = yaml.safe_load(ring.file.read_text())
     config["clusters"][0]["storage"] = storage
     ring.file.write_text(yaml.safe_dump(config))
@@ -130,7 +130,7 @@ def _selected(taker: SparkSession, place: str) -> None:
 
 
 def _carried(donor: SparkSession, taker: SparkSession) -> None:
-    """Carry the table from one Spark to the other, as far as memory has room."""
+    """Copy the table from one Spark to the other, slice by slice, so that memory suffices."""
     step = -(-ROWS // SLICES)
     for start in range(0, ROWS, step):
         slice_ = donor.table(TABLE).where(f"id >= {start} AND id < {start + step}")

@@ -15,13 +15,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Final
 
 import haclient
-from bench.bench_connect import forget_peak, peak
+from bench.measures import forget_peak, peak
 from bench.report import Row, report
-from bench.rings import ring_of
+from bench.rings import beside, ring_of
 from haproc.cli.main import main as haproc
 from haproc.ring.local import LocalRing
 
@@ -41,7 +42,7 @@ def main() -> None:
 
 
 def copied(ring: LocalRing, mebibytes: int) -> list[Row]:
-    """Rebuild the last cluster from the first one; return what that did to the others."""
+    """Rebuild the last cluster from the first one; return the effect on clients of the others."""
     donor, beside, receiver = ring.names
     _fill(ring, mebibytes)
     asked = {
@@ -85,9 +86,8 @@ def _fill(ring: LocalRing, mebibytes: int) -> None:
 def _timed(asked: dict[str, tuple[str, str]]) -> Iterator[dict[str, list[float]]]:
     """Repeat each statement at its server meanwhile; yield how long each took, in seconds."""
     found: dict[str, list[float]] = {what: [] for what in asked}
-    stopped = threading.Event()
 
-    def ask(what: str, url: str, sql: str) -> None:
+    def ask(what: str, url: str, sql: str, stopped: threading.Event) -> None:
         with haclient.connect([url], discover=False) as connection:
             for number in count():
                 if stopped.is_set():
@@ -96,15 +96,8 @@ def _timed(asked: dict[str, tuple[str, str]]) -> Iterator[dict[str, list[float]]
                 connection.execute(sql.format(n=number))
                 found[what].append(time.perf_counter() - began)
 
-    threads = [threading.Thread(target=ask, args=(what, *of)) for what, of in asked.items()]
-    for thread in threads:
-        thread.start()
-    try:
+    with beside(*(partial(ask, what, *of) for what, of in asked.items())):
         yield found
-    finally:
-        stopped.set()
-        for thread in threads:
-            thread.join()
 
 
 def _p99(taken: list[float]) -> float:

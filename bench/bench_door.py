@@ -44,18 +44,8 @@ CHUNKS = 100
 STATEMENTS = "/api/2.0/sql/statements"
 
 
-class InstantService:
-    """Answers ``SELECT 1`` with one row, and anything else with many."""
-
-    def __init__(self) -> None:
-        self._one = [_chunk(pa.table({"1": pa.array([1], pa.int32())}))]
-        numbers = pa.array(range(CHUNK_ROWS), pa.int64())
-        self._many = [_chunk(pa.table({"n": numbers, "m": numbers}))] * CHUNKS
-        self._report = HaReport("a", OperationClass.QUERY)
-
-    async def execute(self, request: Request) -> Answer:
-        chunks = self._one if request.statement == SentSql("SELECT 1") else self._many
-        return Answer(self._report, Replayed(chunks), (Column("1", "int", False),))
+class OnlyQueries:
+    """The part of a service that has no writes and no sessions: subclasses run statements."""
 
     def find_write(self, request_id: str, user: str) -> None:
         return None
@@ -75,7 +65,7 @@ class InstantService:
         raise NotImplementedError
 
     async def close_session(self, session_id: str, user: str) -> None:
-        """Nothing to close."""
+        return None
 
     def only_reads(self, request: Request) -> bool | None:
         return True
@@ -88,6 +78,20 @@ class InstantService:
 
     async def concern_met(self, offset: int, concern: WriteConcern | None) -> bool:
         return False
+
+
+class InstantService(OnlyQueries):
+    """Answers ``SELECT 1`` with one row, and anything else with many."""
+
+    def __init__(self) -> None:
+        self._one = [_chunk(pa.table({"1": pa.array([1], pa.int32())}))]
+        numbers = pa.array(range(CHUNK_ROWS), pa.int64())
+        self._many = [_chunk(pa.table({"n": numbers, "m": numbers}))] * CHUNKS
+        self._report = HaReport("a", OperationClass.QUERY)
+
+    async def execute(self, request: Request) -> Answer:
+        chunks = self._one if request.statement == SentSql("SELECT 1") else self._many
+        return Answer(self._report, Replayed(chunks), (Column("1", "int", False),))
 
 
 class ReadyStatus:
@@ -171,7 +175,8 @@ def _plain_app(answer_bytes: int) -> web.Application:
     return app
 
 
-def _config(folder: Path) -> Config:
+def door_config(folder: Path) -> Config:
+    """Return the configuration of a HAProc whose doors choose their ports."""
     here = Address("127.0.0.1", 0)
     cluster = ClusterConfig("a", here, here, EngineAddress("127.0.0.1", 1))
     return Config("bench", "memory:", (cluster,), "not a secret", folder)
@@ -179,7 +184,7 @@ def _config(folder: Path) -> Config:
 
 def _door(folder: Path, certificates: Certificates | None = None) -> Listener:
     metrics = Metrics("bench", "a", ["READY"])
-    app = client_app(_config(folder), "a", InstantService(), ReadyStatus(), metrics)
+    app = client_app(door_config(folder), "a", InstantService(), ReadyStatus(), metrics)
     return Listener(app, Address("127.0.0.1", 0), certificates=certificates)
 
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-from bench.report import Row, report
+from bench.measures import in_turn
+from bench.report import ms, report
 from bench.rings import past_ring
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress, Settings, TransactionMarker
@@ -67,38 +65,12 @@ def measure(runner: asyncio.Runner, spark: LocalSpark) -> None:
     report(
         "engine",
         [
-            _row("SELECT 1, p50", selects, "the same through PySpark"),
-            _row("one-row INSERT with a mark, p50", inserts, "one without, through PySpark"),
-            _row("the same guarded by Delta, p50", guarded, "one without, through PySpark"),
-            _row("health probe, p50", probes, "range(2).count() through PySpark"),
+            ms("SELECT 1, p50", selects, "the same through PySpark"),
+            ms("one-row INSERT with a mark, p50", inserts, "one without, through PySpark"),
+            ms("the same guarded by Delta, p50", guarded, "one without, through PySpark"),
+            ms("health probe, p50", probes, "range(2).count() through PySpark"),
         ],
     )
-
-
-def in_turn(
-    first: Callable[[], object], second: Callable[[], object], times: int
-) -> tuple[float, float]:
-    """Run two calls alternately and return the median time of each in seconds."""
-    first_s, second_s = times_in_turn(first, second, times)
-    return statistics.median(first_s), statistics.median(second_s)
-
-
-def times_in_turn(
-    first: Callable[[], object], second: Callable[[], object], times: int
-) -> tuple[list[float], list[float]]:
-    """Run two calls alternately and return the times of each in seconds."""
-    taken: tuple[list[float], list[float]] = ([], [])
-    for number in range(times + 3):
-        for call, times_s in zip((first, second), taken, strict=True):
-            began = time.perf_counter()
-            call()
-            if number >= 3:  # the first ones warm up
-                times_s.append(time.perf_counter() - began)
-    return taken
-
-
-def _row(name: str, medians: tuple[float, float], compared_with: str) -> Row:
-    return Row(name, "ms", medians[0] * 1000, compared_with, medians[1] * 1000)
 
 
 async def _engine(address: EngineAddress) -> SparkConnectEngine:

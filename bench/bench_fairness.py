@@ -35,7 +35,7 @@ NO_BOUND: Final = 256
 
 @dataclass
 class Found:
-    """What came of one flood: the other user's times, and how many answers there were."""
+    """The figures of one flood: the other user's times, and the number of answers by result."""
 
     alone_s: float
     asked_s: list[float] = field(default_factory=list)
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 async def flooded(ring: LocalRing) -> Found:
-    """Return what a flood leaves to another user."""
+    """Run a flood; return the figures of another user meanwhile."""
     timeout = aiohttp.ClientTimeout(total=120)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as http:
@@ -95,7 +95,7 @@ async def flooded(ring: LocalRing) -> Found:
 
 
 class Client:
-    """One user's statements."""
+    """The client of one user."""
 
     def __init__(self, ring: LocalRing, http: aiohttp.ClientSession, user: str) -> None:
         token = (ring.folder / "secrets" / f"user-{user}").read_text().strip()
@@ -104,7 +104,7 @@ class Client:
         self._http = http
 
     async def ask(self, sql: str) -> tuple[str, float]:
-        """Return what became of a statement, and after how many seconds."""
+        """Run a statement; return its state or error, and the seconds that it took."""
         began, asked = time.monotonic(), {"statement": sql, "wait_timeout": "50s"}
         try:
             url = f"{self._url}/api/2.0/sql/statements"
@@ -117,7 +117,7 @@ class Client:
         return str(told), time.monotonic() - began
 
     async def sees_it_ready(self) -> bool:
-        """Whether the HAProc says that it serves."""
+        """True if the HAProc reports that it serves."""
         try:
             async with self._http.get(f"{self._url}/readyz", headers=self._headers) as answer:
                 return answer.status == 200

@@ -26,13 +26,14 @@ import uvloop
 from bench.bench_mix import insert, mix
 from bench.draining import OTHER, Drained, drain, fill, ring_config
 from bench.growing_rings import ring_rows, simulated_rows
+from bench.measures import forget_peak, peak, resident
 from bench.report import Row, report
 from dmq import Cursor, open_log
 from haproc.cli.nodes import prepare_process
 
 BACKLOGS: Final = (1_000, 10_000, 100_000)
 ROUNDS_OF: Final = 20_000
-"""Small backlogs are drained so often that it is about so many operations, and twice at least."""
+"""Small backlogs are drained at least twice, until they make about this number of operations."""
 WARM_UP: Final = 1_000
 FLAT: Final = 1.2
 MEMORY_BAR_MB: Final = 300.0
@@ -118,7 +119,7 @@ def drain_rows(folder: Path, kind: str, backlogs: Sequence[int]) -> list[Row]:
 
 
 def _in_a_process(folder: Path, kind: str, count: int) -> tuple[list[Drained], float]:
-    """Drain a backlog in a process of its own, some rounds; also return the first one's memory."""
+    """Drain a backlog several times in a new process; return the figures, and the memory in MiB."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=_drain, args=(folder, kind, count, theirs))
@@ -137,10 +138,10 @@ def _drain(folder: Path, kind: str, count: int, pipe: Connection) -> None:
     uvloop.run(filled(made, kind, count))
     uvloop.run(filled(folder / "warm-up", kind, WARM_UP))
     _round(folder / "warm-up", WARM_UP)
-    before = _memory_mb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the highest mark begins anew
+    before = resident("self")
+    forget_peak("self")
     drained = [_round(made, count)]
-    memory = _memory_mb("VmHWM") - before
+    memory = peak("self") - before
     drained += [_round(made, count) for _ in range(max(2, ROUNDS_OF // count) - 1)]
     pipe.send((drained, memory))
 
@@ -161,13 +162,6 @@ async def filled(folder: Path, kind: str, count: int) -> None:
     await fill(log, KINDS[kind](count))
     await log.commit_cursor(OTHER, Cursor(count))
     await log.close()
-
-
-def _memory_mb(what: str) -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(what):
-            return int(line.split()[1]) / 1024
-    raise KeyError(what)
 
 
 if __name__ == "__main__":

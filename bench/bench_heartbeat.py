@@ -25,6 +25,7 @@ from pathlib import Path
 
 import uvloop
 
+from bench.measures import cpu_s
 from bench.report import Row, report
 from haproc.config.model import Address, ClusterConfig, Config, Membership, Redis, StateWay
 from haproc.doors.apps import waiting_app
@@ -48,11 +49,11 @@ class Caught:
     """A HAProc that has applied everything."""
 
     def own(self) -> Own:
-        """It stays so."""
+        """Return the state of this member, which never changes."""
         return OWN
 
     def isolate(self, why: str) -> None:
-        """It has no log to lose."""
+        """Do nothing: there is no log."""
 
 
 def _config(folder: Path, sending: bool, redis: str = "") -> Config:
@@ -95,15 +96,9 @@ def _process(config: Config, name: str, line: Connection) -> None:
     uvloop.run(_live(config, name, line))
 
 
-def cpu_s(pid: int) -> float:
-    """Return the processor time of a process, all its threads together."""
-    tasks = Path(f"/proc/{pid}/task")
-    return sum(int((t / "schedstat").read_text().split()[0]) for t in tasks.iterdir()) / 1e9
-
-
 @contextlib.contextmanager
 def _ring(config: Config, alive: int) -> Iterator[list[int]]:
-    """Start three processes and return their pids; at the end they must have seen so many."""
+    """Start three processes; yield their pids. At the end each must see ``alive`` others."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in NAMES]
     processes = [
@@ -139,7 +134,7 @@ def _answers(address: Address) -> bool:
 
 @contextlib.contextmanager
 def _redis() -> Iterator[str]:
-    """Start a server and return its URL; "" where there is no program for it."""
+    """Start a Redis server; yield its URL, or "" if no program for it is installed."""
     program = shutil.which("redis-server") or shutil.which("redis-check-rdb")
     if program is None:
         yield ""

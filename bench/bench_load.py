@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +20,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 import haclient
-from bench.bench_connect import forget_peak, peak
+from bench.measures import forget_peak, peak, timed
 from bench.report import Row, report, show
 from bench.rings import past_ring, ring_of
 from haclient.files import PIECE_BYTES
@@ -52,7 +50,7 @@ def main() -> None:
 
 
 def written(folder: Path, size: int) -> tuple[Path, Path]:
-    """Write the same rows as CSV, until it has so many bytes, and as Parquet."""
+    """Write the same rows as CSV of at least ``size`` bytes, and as Parquet; return both paths."""
     table, texts = folder / "rows.parquet", folder / "rows.csv"
     first = _rows(0)
     with (
@@ -83,7 +81,7 @@ def _rows(begin: int) -> pa.RecordBatch:
 
 
 def compared(ring: LocalRing, path: Path) -> list[Row]:
-    """Return how fast a file is through the ring and past it, and the HAProc's memory."""
+    """Return the rates of a file through the ring and past it, and the HAProc's memory."""
     pid = ring.pids(ring.names[0])["haproc"]
     assert pid is not None
     forget_peak(pid)
@@ -94,7 +92,7 @@ def compared(ring: LocalRing, path: Path) -> list[Row]:
     session.sql(f"CREATE TABLE by_pyspark ({SCHEMA}) USING delta").collect()
     reader = session.read.schema(SCHEMA).option("header", True)
     read: Any = reader.csv if kind == "csv" else reader.parquet
-    direct_s = _timed(lambda: read(f"file://{path}").write.insertInto("by_pyspark"))
+    direct_s = timed(lambda: read(f"file://{path}").write.insertInto("by_pyspark"))
     session.sql("DROP TABLE by_pyspark").collect()
     session.stop()
     told = f"PySpark's own write (bar {BAR}, for a GiB)"
@@ -109,19 +107,13 @@ def _through(ring: LocalRing, path: Path, piece_bytes: int = PIECE_BYTES) -> Row
     size = path.stat().st_size
     with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE by_ring ({SCHEMA}) USING delta")
-        seconds = _timed(lambda: connection.load(path, "by_ring", piece_bytes=piece_bytes))
+        seconds = timed(lambda: connection.load(path, "by_ring", piece_bytes=piece_bytes))
         cursor.execute("SELECT count(*), count(DISTINCT id) FROM by_ring")
         rows, different = cursor.fetchall()[0]
         assert rows == different > 0
         cursor.execute("DROP TABLE by_ring")
     name = f"load of {size >> 20} MiB of {path.suffix[1:]}, pieces of {piece_bytes >> 20} MiB"
     return Row(name, "MiB/s", size / 2**20 / seconds)
-
-
-def _timed(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from dmq.kafka_clients import Clients
 from dmq.sqlite import SqliteLog
 from haproc.ring.broker import LocalKafka
 
-# What the Kafka log costs, on a real local broker; part of ``python -m bench.bench_log``.
+# What the Kafka log costs, on a real local broker.
 #
 # The yardstick is kafka-python itself in the same run, on the same topic, with the same settings
 # and the same records, encoded for each send: ``send().get()`` for a lone writer, and 64 sends
@@ -42,25 +40,24 @@ KAFKA_ROUND_S = 0.4
 OUTSTANDING = 64
 PIPELINED = 20_000
 KAFKA_WAKE_UPS = 100
+KAFKA_GAP_S = 0.05
 IDLE_S = 8.0
+SETTLE_S = 0.5
+"""The time after the last record in which a log may still look for more often than usual."""
 COMMITS = 200
 
-Appends = Callable[[Log, int, float], Awaitable[list[float]]]
-Spawn = Callable[..., subprocess.Popen[str]]
-Ask = Callable[..., str]
 
-
-def plain_alone(producer: Any, topic: str, record: Record) -> list[float]:
+def plain_alone(producer: Any, topic: str) -> list[float]:
     """Return the seconds each awaited send of a round took."""
     took: list[float] = []
     until = time.perf_counter() + KAFKA_ROUND_S
     while (began := time.perf_counter()) < until:
-        producer.send(topic, encode(record), partition=0).get(10)
+        producer.send(topic, encode(RECORD), partition=0).get(10)
         took.append(time.perf_counter() - began)
     return took
 
 
-def plain_outstanding(producer: Any, topic: str, record: Record) -> int:
+def plain_outstanding(producer: Any, topic: str) -> int:
     """Return how many sends a round had with so many outstanding."""
     sent: deque[Any] = deque()
     count = 0
@@ -69,17 +66,17 @@ def plain_outstanding(producer: Any, topic: str, record: Record) -> int:
         if len(sent) == OUTSTANDING:
             sent.popleft().get(10)
             count += 1
-        sent.append(producer.send(topic, encode(record), partition=0))
+        sent.append(producer.send(topic, encode(RECORD), partition=0))
     for future in sent:
         future.get(10)
     return count + len(sent)
 
 
-def plain_pipelined(producer: Any, topic: str, record: Record) -> float:
+def plain_pipelined(producer: Any, topic: str) -> float:
     """Return the rate of sends that nobody waits for."""
     began = time.perf_counter()
     for _ in range(PIPELINED):
-        producer.send(topic, encode(record), partition=0)
+        producer.send(topic, encode(RECORD), partition=0)
     producer.flush(30)
     return PIPELINED / (time.perf_counter() - began)
 
@@ -89,46 +86,18 @@ def p50_ms(seconds: list[float]) -> float:
     return 1e3 * statistics.median(seconds)
 
 
-async def appending(log: Log, producer: Any, topic: str, record: Record, appends: Appends) -> Any:
+async def appending(log: Log, producer: Any, topic: str) -> Any:
     """Return all rounds' figures, each side by side: alone, alone plain, many, many plain."""
     alone: list[float] = []
     alone_plain: list[float] = []
     many = many_plain = 0
     for _ in range(KAFKA_ROUNDS):
-        alone_plain += await asyncio.to_thread(plain_alone, producer, topic, record)
+        alone_plain += await asyncio.to_thread(plain_alone, producer, topic)
         alone += await appends(log, 1, KAFKA_ROUND_S)
-        many_plain += await asyncio.to_thread(plain_outstanding, producer, topic, record)
+        many_plain += await asyncio.to_thread(plain_outstanding, producer, topic)
         many += len(await appends(log, OUTSTANDING, KAFKA_ROUND_S))
     span_s = KAFKA_ROUNDS * KAFKA_ROUND_S
     return p50_ms(alone), p50_ms(alone_plain), many / span_s, many_plain / span_s
-
-
-async def kafka_wake_ups(log: Log, url: str, spawn: Spawn, ask: Ask) -> list[Row]:
-    """Measure how soon another process's record wakes a reader, and what waiting costs."""
-    child = spawn("answer", url)
-    ask(child)
-    delays_ms: list[float] = []
-    for number in range(KAFKA_WAKE_UPS):
-        end = await log.end()
-        waiting = asyncio.create_task(log.wait(end, 10))
-        await asyncio.sleep(0.05 + number % 17 / 1000)
-        answer = asyncio.create_task(asyncio.to_thread(ask, child, "go\n"))
-        assert await waiting
-        woken_at = time.monotonic()
-        delays_ms.append(1e3 * (woken_at - float(await answer)))
-    child.communicate()
-    assert not await log.wait(await log.end(), 0.5)
-    cpu = time.process_time()
-    assert not await log.wait(await log.end(), IDLE_S)
-    cpu = time.process_time() - cpu
-    delays_ms.sort()
-    return [
-        Row("Kafka: wake-up from another process, p50", "ms", delays_ms[KAFKA_WAKE_UPS // 2]),
-        Row(
-            "Kafka: wake-up from another process, p99", "ms", delays_ms[KAFKA_WAKE_UPS * 99 // 100]
-        ),
-        Row("Kafka: CPU of a reader that waits", "% of a core", 100 * cpu / IDLE_S, "the bar", 1),
-    ]
 
 
 async def reading_and_cursors(log: Log) -> list[Row]:
@@ -160,47 +129,42 @@ def append_rows(figures: Any, what: str) -> list[Row]:
     ]
 
 
-async def kafka_rows(
-    build: Path, record: Record, appends: Appends, spawn: Spawn, ask: Ask
-) -> list[Row]:
+async def kafka_rows(build: Path) -> list[Row]:
     """Start a broker below this folder, and return what was measured."""
     with tempfile.TemporaryDirectory(dir=build) as folder:
         kafka = LocalKafka.open_or_create(Path(folder) / "kafka")
         await kafka.start()
         try:
-            return await _measure(kafka, record, appends, spawn, ask)
+            return await _measure(kafka)
         finally:
             await kafka.stop()
 
 
-async def _measure(
-    kafka: LocalKafka, record: Record, appends: Appends, spawn: Spawn, ask: Ask
-) -> list[Row]:
+async def _measure(kafka: LocalKafka) -> list[Row]:
     topic, servers = "bench", kafka.bootstrap_servers
     url = f"kafka://{servers}/{topic}"
     log = await open_log(url, kafka=OPTIONS)
     clients = Clients(tuple(servers.split(",")), topic, OPTIONS)
     admin = await asyncio.to_thread(clients.admin)
     producer = await asyncio.to_thread(clients.producer)
-    measured = partial(appending, log, producer, topic, record, appends)
-    rows = append_rows(await measured(), "Kafka")
-    await log.append([record])
-    rows += await kafka_wake_ups(log, url, spawn, ask)
+    rows = append_rows(await appending(log, producer, topic), "Kafka")
+    await log.append([RECORD])
+    rows += await wake_ups(log, url, "Kafka: ", KAFKA_WAKE_UPS, KAFKA_GAP_S, None)
     rows += await reading_and_cursors(log)
     setting = ConfigResource(ConfigResourceType.TOPIC, topic, {"flush.messages": str(2**63 - 1)})
     await asyncio.to_thread(admin.alter_configs, [setting])
-    rows += append_rows(await measured(), "Kafka without flush")
-    rate = await asyncio.to_thread(plain_pipelined, producer, topic, record)
-    rows.append(Row("Kafka without flush: kafka-python, nobody waits", "1/s", rate))
+    rows += append_rows(await appending(log, producer, topic), "Kafka without flush")
+    pipelined = await asyncio.to_thread(plain_pipelined, producer, topic)
+    rows.append(Row("Kafka without flush: kafka-python, nobody waits", "1/s", pipelined))
     await log.close()
     await asyncio.to_thread(producer.close)
     await asyncio.to_thread(admin.close)
     return rows
 
 
-# What the log costs, in SQLite and in Kafka: ``python -m bench.bench_log [sqlite|kafka]``.
+# What the SQLite log costs.
 #
-# For Kafka see `bench.bench_log`. For SQLite the yardstick is plain sqlite3 in the same folder and
+# The yardstick is plain sqlite3 in the same folder and
 # the same run: one connection, one commit per append, synchronous=FULL. Short rounds of all sides
 # alternate, so that a machine that is busy with something else slows all of them. It still shifts
 # the ratios: where other work holds every processor, a sync ends at the scheduler's next tick (4
@@ -215,6 +179,7 @@ ROUND_S = 0.25
 SHARED_S = 3.0
 WRITERS = 64
 WAKE_UPS = 150
+WAKE_UP_BAR_MS = 20.0
 IDLE_GAP_S = 0.13
 PROCESSES = 4
 
@@ -353,31 +318,34 @@ async def many_processes(folder: Path, alone_rate: float) -> list[Row]:
     ]
 
 
-async def wake_ups(folder: Path) -> list[Row]:
-    log = await SqliteLog.open(folder / "log.db")
-    child = spawn("answer", str(folder / "log.db"))
+async def wake_ups(
+    log: Log, url: str, what: str, times: int, gap_s: float, bar_ms: float | None
+) -> list[Row]:
+    """Measure how soon another process's record wakes a reader, and what waiting costs."""
+    child = spawn("answer", url)
     ask(child)
     delays_ms: list[float] = []
-    for number in range(WAKE_UPS):
+    for number in range(times):
         end = await log.end()
         waiting = asyncio.create_task(log.wait(end, 10))
         # Uneven, so that the polls' phase does not matter.
-        await asyncio.sleep(IDLE_GAP_S + number % 17 / 1000)
+        await asyncio.sleep(gap_s + number % 17 / 1000)
         answer = asyncio.create_task(asyncio.to_thread(ask, child, "go\n"))
         assert await waiting
         woken_at = time.monotonic()
         delays_ms.append(1e3 * (woken_at - float(await answer)))
     child.communicate()
+    assert not await log.wait(await log.end(), SETTLE_S)
     cpu = time.process_time()
     assert not await log.wait(await log.end(), IDLE_S)
     cpu = time.process_time() - cpu
-    await log.close()
     delays_ms.sort()
-    bar = "the bar"
+    bar = "" if bar_ms is None else "the bar"
+    name = f"{what}wake-up from another process"
     return [
-        Row("wake-up from another process, p50", "ms", delays_ms[WAKE_UPS // 2], bar, 20),
-        Row("wake-up from another process, p99", "ms", delays_ms[WAKE_UPS * 99 // 100], bar, 20),
-        Row("CPU of a reader that waits", "% of a core", 100 * cpu / IDLE_S, bar, 1),
+        Row(f"{name}, p50", "ms", delays_ms[times // 2], bar, bar_ms),
+        Row(f"{name}, p99", "ms", delays_ms[times * 99 // 100], bar, bar_ms),
+        Row(f"{what}CPU of a reader that waits", "% of a core", 100 * cpu / IDLE_S, "the bar", 1),
     ]
 
 
@@ -389,9 +357,8 @@ async def child_writes(path: str) -> None:
     await log.close()
 
 
-async def child_answers(path: str) -> None:
-    kafka = path.startswith("kafka:")
-    log = await (open_log(path, kafka=OPTIONS) if kafka else SqliteLog.open(path))
+async def child_answers(url: str) -> None:
+    log = await open_log(url, kafka=OPTIONS)
     print("ready", flush=True)
     while await asyncio.to_thread(sys.stdin.readline):
         await log.append([RECORD])
@@ -408,11 +375,14 @@ async def main(*backends: str) -> None:
             folder = Path(name)
             rows = await throughput(folder)
             rows += await many_processes(folder, rows[0].value)
-            rows += await wake_ups(folder)
+            log = await SqliteLog.open(folder / "log.db")
+            url = f"sqlite://{folder}/log.db"
+            rows += await wake_ups(log, url, "", WAKE_UPS, IDLE_GAP_S, WAKE_UP_BAR_MS)
+            await log.close()
         report("log", rows)
         say_if_uneven(rows)
     if "kafka" in backends:
-        report("log_kafka", await kafka_rows(build, RECORD, appends, spawn, ask))
+        report("log_kafka", await kafka_rows(build))
 
 
 def say_if_uneven(rows: list[Row]) -> None:
@@ -428,8 +398,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["write", path]:
             uvloop.run(child_writes(path))
-        case ["answer", path]:
-            uvloop.run(child_answers(path))
+        case ["answer", url]:
+            uvloop.run(child_answers(url))
         case [("sqlite" | "kafka") as backend]:
             uvloop.run(main(backend))
         case _:

@@ -14,56 +14,40 @@ import json
 import multiprocessing
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import aiohttp
 import uvloop
 
-from bench.bench_door import ReadyStatus
+from bench.bench_door import STATEMENTS, OnlyQueries, ReadyStatus, door_config
 from bench.report import Row, report
-from dmq import Json
 from haproc.classify.classifier import classify
-from haproc.classify.model import OperationClass, RefusedError, WriteConcern
+from haproc.classify.model import OperationClass, RefusedError
 from haproc.classify.names import Context
-from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.classify.rules import Rules
-from haproc.config.model import Address, ClusterConfig, Config
 from haproc.doors.apps import client_app
 from haproc.doors.http.listener import Listener
-from haproc.engine.interface import Chunk, EngineAddress
 from haproc.failure import FailureKind, RequestError
 from haproc.metrics import Metrics
 from haproc.route.model import Answer, HaReport, Request, SentSql
 from haproc.route.offload import Offload
+from haproc.route.streams import Replayed
 
 BAR_MS = 50.0
 TICK_S = 0.002
 IDLE_S = 3.0
-STATEMENTS = "/api/2.0/sql/statements"
 MIB = 1 << 20
 
 
-class Nothing:
-    """An empty result."""
-
-    async def __aiter__(self) -> AsyncIterator[Chunk]:
-        for chunk in list[Chunk]():
-            yield chunk
-
-    async def aclose(self) -> None:
-        """Nothing to close."""
-
-
-class Reader:
+class Reader(OnlyQueries):
     """A service that reads statements as a HAProc does, and runs nothing."""
 
     def __init__(self, texts: Offload) -> None:
         self._texts = texts
 
     async def execute(self, request: Request) -> Answer:
-        """Classify."""
+        """Classify the statement; return an empty result."""
         assert isinstance(request.statement, SentSql)
         text, user = request.statement.text, request.user
         values = (text, Context(), Rules.builtin())
@@ -73,45 +57,7 @@ class Reader:
             raise RequestError(
                 FailureKind.REFUSED, error.message, error_class=error.error_class
             ) from error
-        return Answer(HaReport("a", OperationClass.QUERY), Nothing())
-
-    def only_reads(self, request: Request) -> bool | None:
-        """Nothing is written here."""
-        return True
-
-    def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
-        """Nothing is written here."""
-        return None
-
-    async def revoke(self, request_id: str, user: str) -> None:
-        """Nothing is written here."""
-        return
-
-    async def is_final(self, offset: int) -> bool:
-        """Nothing is written here."""
-        return False
-
-    async def concern_met(self, offset: int, concern: WriteConcern | None) -> bool:
-        """Nothing is written here."""
-        return False
-
-    async def open_session(
-        self,
-        session_id: str,
-        user: str,
-        statements: Sequence[str],
-        *,
-        afresh: bool,
-        rights: Rights = UNBOUNDED,
-    ) -> Mapping[str, str]:
-        """There are no sessions here."""
-        return {}
-
-    async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
-        raise NotImplementedError
-
-    async def close_session(self, session_id: str, user: str) -> None:
-        """There are no sessions here."""
+        return Answer(HaReport("a", OperationClass.QUERY), Replayed(()))
 
 
 def _serve(pipe: Connection, folder: str) -> None:
@@ -128,13 +74,10 @@ def _serve(pipe: Connection, folder: str) -> None:
                 await asyncio.sleep(TICK_S)
                 longest = max(longest, time.perf_counter() - before - TICK_S)
 
-        here = Address("127.0.0.1", 0)
-        cluster = ClusterConfig("a", here, here, EngineAddress("127.0.0.1", 1))
-        config = Config("bench", "memory:", (cluster,), "not a secret", Path(folder))
-        texts = Offload()
+        config, texts = door_config(Path(folder)), Offload()
         metrics = Metrics("bench", "a", ["READY"])
         app = client_app(config, "a", Reader(texts), ReadyStatus(), metrics, texts)
-        door = Listener(app, here)
+        door = Listener(app, config.cluster("a").listen)
         await door.open()
         classify("SELECT 1 FROM t", Context(), Rules.builtin())  # as a HAProc does before it serves
         ticking = loop.create_task(tick())

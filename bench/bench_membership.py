@@ -8,16 +8,14 @@ freezes one after another (SIGSTOP) and takes the time until its client has the 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import statistics
 import time
-import urllib.request
 
 import haclient
 from bench.report import Row, report
-from bench.rings import ring_of
+from bench.rings import ring_of, status_of
 from haproc.ring.local import LocalRing
 
 KILLS = 10
@@ -27,10 +25,8 @@ POLL_S = 0.01
 
 
 def _alive(ring: LocalRing, by: str, name: str) -> bool:
-    url = ring.config.peer_url(by) + "/clusterStatus"
-    with urllib.request.urlopen(url, timeout=10) as response:
-        body = json.load(response)
-    return any(c["name"] == name and c["alive"] for c in body["clusters"])
+    clusters = status_of(ring, by)["clusters"]
+    return any(each["name"] == name and each["alive"] for each in clusters)
 
 
 def _until(ring: LocalRing, by: str, name: str, alive: bool) -> None:

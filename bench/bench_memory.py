@@ -24,9 +24,9 @@ from typing import Final
 import pyarrow as pa
 
 import haclient
-from bench.bench_connect import resident
+from bench.measures import resident
 from bench.report import Row, report
-from bench.rings import ring_of
+from bench.rings import beside, ring_of
 from haproc.ring.local import LocalRing
 
 MINUTES: Final = 10.0
@@ -39,7 +39,7 @@ PAUSE_S: Final = 0.05
 KEYS: Final = 50
 KEPT_BYTES: Final = 200_000
 OFTEN: Final = 100
-"""So many rounds a client has with one connection."""
+"""The number of rounds of a client with one connection."""
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def measured(ring: LocalRing, minutes: float) -> list[Row]:
-    """Return the HAProc's memory, and how much was done meanwhile."""
+    """Return the HAProc's memory, and the number of rounds and kills meanwhile."""
     stays, falls = ring.names
     pid = ring.pids(stays)["haproc"]
     assert pid is not None
@@ -99,7 +99,7 @@ def by_query(connection: haclient.Connection, number: int) -> None:
 
 
 def by_error(connection: haclient.Connection, number: int) -> None:
-    """Ask for what is not there."""
+    """Read a column that does not exist."""
     with suppress(haclient.ProgrammingError):
         connection.execute(f"SELECT missing_{number} FROM kept")
 
@@ -115,10 +115,8 @@ WORKS: Final[dict[str, Work]] = {
 @contextmanager
 def _busy(ring: LocalRing, stays: str, falls: str, done: Counter[str]) -> Iterator[None]:
     """Have clients work with one cluster, and parts of the other one killed, meanwhile."""
-    stopped = threading.Event()
-    failed: list[Exception] = []
 
-    def work(what: str) -> None:
+    def work(what: str, stopped: threading.Event) -> None:
         url = ring.config.client_url(stays)
         while not stopped.is_set():
             # Clients come and go.
@@ -129,7 +127,7 @@ def _busy(ring: LocalRing, stays: str, falls: str, done: Counter[str]) -> Iterat
                     WORKS[what](connection, done[what])
                     done[what] += 1
 
-    def strike() -> None:
+    def strike(stopped: threading.Event) -> None:
         for what in itertools.cycle(("haproc", "spark")):
             if stopped.wait(KILL_EVERY_S):
                 return
@@ -139,25 +137,8 @@ def _busy(ring: LocalRing, stays: str, falls: str, done: Counter[str]) -> Iterat
                 asyncio.run(ring.start_spark(falls))
             asyncio.run(ring.start_haproc(falls))
 
-    def kept(run: Callable[[], None]) -> None:
-        try:
-            run()
-        except Exception as error:
-            failed.append(error)
-            stopped.set()
-
-    runs: list[Callable[[], None]] = [strike, *(partial(work, what) for what in WORKS)]
-    threads = [threading.Thread(target=kept, args=(run,)) for run in runs]
-    for thread in threads:
-        thread.start()
-    try:
+    with beside(strike, *(partial(work, what) for what in WORKS)):
         yield
-    finally:
-        stopped.set()
-        for thread in threads:
-            thread.join()
-    if failed:
-        raise failed[0]
 
 
 if __name__ == "__main__":

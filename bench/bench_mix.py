@@ -31,7 +31,7 @@ from haproc.ring.local import LocalRing
 QUEUED: Final = 10_000
 TABLES: Final = 8
 ROWS: Final = 1_000
-"""In each table before."""
+"""The number of rows in each table at the beginning."""
 SINGLE: Final = 9
 BAR: Final = 50.0
 COLUMNS: Final = "(id BIGINT, name STRING, price DOUBLE, visits INT)"
@@ -39,11 +39,11 @@ COLUMNS: Final = "(id BIGINT, name STRING, price DOUBLE, visits INT)"
 INSERT, UPDATE, DELETE = range(3)
 
 Held = tuple[int, str, float, int]
-"""A row."""
+"""A row of a table."""
 
 
 class Statement(NamedTuple):
-    """One of the mix."""
+    """A statement of the mix, and the row that it changes."""
 
     kind: int
     sql: str
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def drain(ring: LocalRing, queued: int) -> list[Row]:
-    """Let one cluster come to a queue that the other one has done, and time its replay."""
+    """Start a cluster whose queue the other one has applied, and time the replay."""
     other, name = ring.names
     asyncio.run(ring.start_spark(name, warm=True))
     session = past_ring(ring.sparks[name])
@@ -97,7 +97,7 @@ async def _queue(ring: LocalRing, other: str, statements: Sequence[str]) -> None
 
 
 def one_by_one(session: SparkSession) -> tuple[float, float, float]:
-    """Return what an INSERT, an UPDATE and a DELETE take one client of bare Spark."""
+    """Return the seconds of an INSERT, an UPDATE and a DELETE of one client of bare Spark."""
     found = []
     for what in (insert, update, delete):
         taken = []
@@ -110,7 +110,7 @@ def one_by_one(session: SparkSession) -> tuple[float, float, float]:
 
 
 def follow(tables: Sequence[str], statements: Sequence[Statement]) -> dict[str, set[Held]]:
-    """Return what each table holds after the statements; keys are unique."""
+    """Return the rows of each table after the statements; keys are unique."""
     held = {table: {n: row(n) for n in range(ROWS)} for table in tables}
     for kind, _, table, key in statements:
         if kind == INSERT:
@@ -129,27 +129,27 @@ def rows(ids: range) -> str:
 
 
 def row(key: int) -> Held:
-    """Return one as it was inserted."""
+    """Return the row of a key as it is inserted."""
     return key, f"n{key}", key + 0.5, 0
 
 
 def insert(table: str, key: int) -> str:
-    """Return one of the mix."""
+    """Return the INSERT of a key."""
     return f"INSERT INTO {table} VALUES ({key}, 'n{key}', {key}.5, 0)"
 
 
 def update(table: str, key: int) -> str:
-    """Return one of the mix."""
+    """Return the UPDATE of a key."""
     return f"UPDATE {table} SET visits = visits + 1, name = 'seen {key}' WHERE id = {key}"
 
 
 def delete(table: str, key: int) -> str:
-    """Return one of the mix."""
+    """Return the DELETE of a key."""
     return f"DELETE FROM {table} WHERE id = {key}"
 
 
 def mix(names: list[str], count: int) -> list[Statement]:
-    """Return statements."""
+    """Return this number of statements: 70 % INSERTs, 20 % UPDATEs, 10 % DELETEs."""
     rng = random.Random(14)
     ends = dict.fromkeys(names, ROWS)
     found: list[Statement] = []

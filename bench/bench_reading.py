@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import Row, report
+from bench.rings import spark_or_given
 from dmq import MemoryKeyValueStore, MemoryLog, MemoryStore
 from haproc.classify.model import Recognised
 from haproc.classify.rules import Rules
@@ -34,7 +35,6 @@ from haproc.metrics import Metrics
 from haproc.node.member import World, build_member, build_reads, build_sessions
 from haproc.reading.judge import Judged
 from haproc.ring.process import free_port
-from haproc.ring.spark import LocalSpark
 from haproc.route.forward import HttpForwarding
 from haproc.route.model import Request, SentSql
 from haproc.route.parts import Resources
@@ -50,23 +50,23 @@ STATEMENTS = {
 
 
 class Timed:
-    """In place of the readings: these, and how long they took in all."""
+    """The readings of a member, and the total time that they took."""
 
     def __init__(self, readings: Any) -> None:
         self._readings = readings
         self.taken_s = 0.0
 
     def __getattr__(self, name: str) -> Any:
-        """All else is theirs."""
+        """Return an attribute of the readings."""
         return getattr(self._readings, name)
 
     async def judged(self, *given: Any) -> Judged:
-        """Have a statement read and judged."""
+        """Read and judge a statement; add the time."""
         judged: Judged = await self._timed(self._readings.judged(*given))
         return judged
 
     async def recognised(self, *given: Any) -> Recognised:
-        """Have a statement parsed."""
+        """Parse a statement; add the time."""
         recognised: Recognised = await self._timed(self._readings.recognised(*given))
         return recognised
 
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 async def _measured(folder: Path, rounds: int) -> list[Row]:
-    async with _spark(folder) as address, _service(address) as service:
+    async with spark_or_given(folder) as address, _service(address) as service:
         schema = f"bench_{uuid.uuid4().hex[:8]}"
         for sql in (
             f"CREATE SCHEMA {schema}",
@@ -133,24 +133,6 @@ async def _run(service: RingService, sql: str) -> None:
     answer = await service.execute(Request(uuid.uuid4().hex, SentSql(sql), uuid.uuid4().hex))
     async for _ in answer.result:
         pass
-
-
-@asynccontextmanager
-async def _spark(folder: Path) -> AsyncIterator[EngineAddress]:
-    if len(sys.argv) > 2:
-        host, port, token = sys.argv[2].split(":")
-        yield EngineAddress(host, int(port), token)
-        return
-    server = LocalSpark("bench", folder, free_port(), uuid.uuid4().hex, progress=_told)
-    await server.start(warm=True)
-    try:
-        yield EngineAddress("127.0.0.1", server.port, server.token)
-    finally:
-        await server.stop()
-
-
-def _told(who: str, what: str = "") -> None:
-    print(f"  {who} {what}", file=sys.stderr)
 
 
 @asynccontextmanager

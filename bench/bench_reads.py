@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 import haclient
-from bench.report import Row, report
+from bench.report import Row, ms, report
 from bench.rings import ring_of, writing
 from haproc.ring.local import LocalRing, LogChoice
 
@@ -23,7 +23,7 @@ READS = 150
 READS_UNDER_LOAD = 5
 WARM_UP = 10
 BARS_MS = {"sqlite": 10.0, "kafka": 20.0}
-"""What a level may add to the median."""
+"""The most milliseconds that a level may add to the median."""
 LEVELS = ("any", "bounded", "session", "linearizable")
 QUERY = "SELECT count(*) FROM read_levels"
 
@@ -54,14 +54,15 @@ def measured(ring: LocalRing, log: str) -> list[Row]:
         added = (idle[level] - idle["any"]) * 1e3
         name = f"{log}: what {level} adds to a query's p50"
         rows.append(Row(name, "ms", added, "bar", BARS_MS[log]))
-        rows.append(_ms(f"{log}: query at level {level}, p50", idle[level], idle["any"]))
+        name = f"{log}: query at level {level}, p50"
+        rows.append(ms(name, (idle[level], idle["any"]), "at level any"))
         name = f"{log}: the same while another client writes"
-        rows.append(_ms(name, loaded[level], loaded["any"]))
+        rows.append(ms(name, (loaded[level], loaded["any"]), "at level any"))
     return rows
 
 
 def medians(reader: haclient.Connection, times: int) -> dict[str, float]:
-    """Return each level's median in seconds, taken in turn."""
+    """Return the median of each level in seconds; the levels take turns."""
     taken: dict[str, list[float]] = {level: [] for level in LEVELS}
     for number in range(times + WARM_UP):
         for level in LEVELS:
@@ -71,10 +72,6 @@ def medians(reader: haclient.Connection, times: int) -> dict[str, float]:
             if number >= WARM_UP:
                 taken[level].append(time.perf_counter() - began)
     return {level: statistics.median(found) for level, found in taken.items()}
-
-
-def _ms(name: str, value_s: float, any_s: float) -> Row:
-    return Row(name, "ms", value_s * 1e3, "at level any", any_s * 1e3)
 
 
 if __name__ == "__main__":

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import statistics
 import sys
 import time
-import urllib.request
+from functools import partial
 from typing import Any
 
 import haclient
 import haclient.aio
-from bench.bench_engine import in_turn, times_in_turn
-from bench.report import Row, report
-from bench.rings import past_ring, ring_of
+from bench.measures import in_turn, timed, times_in_turn
+from bench.report import Row, median_and_worst, ms, report
+from bench.rings import past_ring, ring_of, status_of
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
 from haproc.ring.holdings import contents, differences
@@ -39,6 +38,7 @@ BULKS = 3
 FETCHES = 2
 WRITERS = 200
 WAIT_S = 600.0
+FAILOVER_BAR_MS = 100.0
 RECOVERY_BAR_S = 2.0
 RESULTS_MIB = (100, 1024)
 _ROW_BYTES = 24
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def latency(ring: LocalRing) -> list[Row]:
-    """One SELECT and one INSERT, in turn with the same through PySpark."""
+    """Return the times of a SELECT and an INSERT, in turn with the same through PySpark."""
     size = len(ring.names)
     pyspark = past_ring(ring.sparks[ring.names[0]])
     with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
@@ -94,9 +94,9 @@ def latency(ring: LocalRing) -> list[Row]:
         pyspark.sql("DROP TABLE by_pyspark").collect()
     pyspark.stop()
     return [
-        _ms(f"SELECT 1, ring of {size}, p50", _percentile(50, *selects), _PYSPARK),
-        _ms(f"SELECT 1, ring of {size}, p99", _percentile(99, *selects), _PYSPARK),
-        _ms(f"one-row INSERT, ring of {size}, p50", inserts, _PYSPARK),
+        ms(f"SELECT 1, ring of {size}, p50", _percentile(50, *selects), _PYSPARK),
+        ms(f"SELECT 1, ring of {size}, p99", _percentile(99, *selects), _PYSPARK),
+        ms(f"one-row INSERT, ring of {size}, p50", inserts, _PYSPARK),
     ]
 
 
@@ -125,55 +125,33 @@ def results(ring: LocalRing) -> list[Row]:
 
 
 def failover(ring: LocalRing) -> list[Row]:
-    """Kill the HAProc in use; how much longer the next answer takes than usual."""
-    extra: list[float] = []
+    """Kill the HAProc in use; return the time by which the next answer takes longer than usual."""
+    extra_ms: list[float] = []
     for _ in range(KILLS):
         with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
-            usual = statistics.median(_timed(cursor) for _ in range(20))
+            usual_s = statistics.median(_answer_s(cursor) for _ in range(20))
             name = str(cursor.ha["cluster"])
             ring.kill(name, "haproc")
-            extra.append(_timed(cursor) - usual)
+            extra_ms.append((_answer_s(cursor) - usual_s) * 1e3)
             assert cursor.ha["cluster"] != name
         asyncio.run(ring.start_haproc(name))
-    return [
-        Row(
-            "next answer after kill -9, beyond the usual, median",
-            "ms",
-            statistics.median(extra) * 1e3,
-            "bar",
-            100.0,
-        ),
-        Row(
-            "next answer after kill -9, beyond the usual, worst",
-            "ms",
-            max(extra) * 1e3,
-            "bar",
-            100.0,
-        ),
-    ]
+    what = "next answer after kill -9, beyond the usual"
+    return median_and_worst(what, "ms", extra_ms, FAILOVER_BAR_MS)
 
 
-def _timed(cursor: haclient.Cursor) -> float:
-    began = time.perf_counter()
-    cursor.execute("SELECT 1")
-    cursor.fetchall()
-    return time.perf_counter() - began
+def _answer_s(cursor: haclient.Cursor) -> float:
+    return timed(lambda: cursor.execute("SELECT 1").fetchall())
 
 
 def drain(ring: LocalRing, queued: int) -> list[Row]:
     """Let one cluster miss INSERTs, start it, and time its replay."""
     with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE queue (id BIGINT, name STRING, price DOUBLE) USING delta")
-        single: list[float] = []
-        for number in range(INSERTS):
-            began = time.perf_counter()
-            cursor.execute(f"INSERT INTO queue VALUES ({-number}, 'single', 1.5)")
-            single.append(time.perf_counter() - began)
+        texts = [f"INSERT INTO queue VALUES ({-n}, 'single', 1.5)" for n in range(INSERTS)]
+        single = [timed(partial(cursor.execute, text)) for text in texts]
     last = ring.names[-1]
     asyncio.run(ring.stop_haproc(last))
-    began = time.perf_counter()
-    asyncio.run(_write(ring, "queue", queued))
-    writing_s = time.perf_counter() - began
+    writing_s = timed(lambda: asyncio.run(_write(ring, "queue", queued)))
     draining_s = asyncio.run(replay(ring, last))
     wrong = differences(asyncio.run(contents(ring.config, ["queue"])))
     assert not wrong, wrong
@@ -200,7 +178,7 @@ def drain(ring: LocalRing, queued: int) -> list[Row]:
 
 
 def _one_by_one(ring: LocalRing, name: str) -> float:
-    """Return what each of many INSERTs takes on bare Spark, with Delta's checkpoints between."""
+    """Return the seconds of one of many INSERTs on bare Spark, with Delta's checkpoints."""
     session = past_ring(ring.sparks[name])
     session.sql("CREATE TABLE single (id BIGINT, name STRING, price DOUBLE) USING delta").collect()
     began = time.perf_counter()
@@ -213,15 +191,12 @@ def _one_by_one(ring: LocalRing, name: str) -> float:
 
 
 def _bulk(ring: LocalRing, name: str, count: int) -> float:
-    """Return what one INSERT of as many rows takes on bare Spark."""
+    """Return the seconds of one INSERT of this number of rows on bare Spark."""
     session = past_ring(ring.sparks[name])
     session.sql("CREATE TABLE bulk (id BIGINT, name STRING, price DOUBLE) USING delta").collect()
     rows = ", ".join(f"({number}, 'n{number}', {number}.5)" for number in range(count))
-    taken = []
-    for _ in range(BULKS):
-        began = time.perf_counter()
-        session.sql(f"INSERT INTO bulk VALUES {rows}").collect()
-        taken.append(time.perf_counter() - began)
+    text = f"INSERT INTO bulk VALUES {rows}"
+    taken = [timed(lambda: session.sql(text).collect()) for _ in range(BULKS)]
     session.sql("DROP TABLE bulk").collect()
     session.stop()
     return statistics.median(taken)
@@ -242,7 +217,7 @@ async def _write(ring: LocalRing, table: str, count: int) -> None:
 
 
 async def replay(ring: LocalRing, name: str) -> float:
-    """Start the cluster's HAProc; seconds from its first sight of the queue to READY."""
+    """Start the cluster's HAProc; return the seconds from RECOVERING to READY."""
     await ring.start_haproc(name, ready=False)
     began, end = None, time.monotonic() + WAIT_S
     while time.monotonic() < end:
@@ -311,16 +286,6 @@ async def _first_answer(ring: LocalRing, name: str) -> float:
             await asyncio.sleep(0.02)
     finally:
         await engine.aclose()
-
-
-def status_of(ring: LocalRing, name: str) -> Any:
-    url = ring.config.peer_url(name) + "/clusterStatus"
-    with urllib.request.urlopen(url, timeout=10) as response:
-        return json.load(response)
-
-
-def _ms(name: str, pair: tuple[float, float], compared_with: str) -> Row:
-    return Row(name, "ms", pair[0] * 1e3, compared_with, pair[1] * 1e3)
 
 
 if __name__ == "__main__":

@@ -14,20 +14,18 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable
 from pathlib import Path
 
 from bench.report import Row, report
+from bench.rings import spark_or_given
 from dmq import KeyValueStore, open_store
 from haproc import protos
 from haproc.config.sections import Limits
 from haproc.config.shares import Shares
 from haproc.engine.connect import SparkConnectEngine
-from haproc.engine.interface import EngineAddress, Settings
+from haproc.engine.interface import Settings
 from haproc.engine.statement import SqlText
-from haproc.ring.process import free_port
-from haproc.ring.spark import LocalSpark
 from haproc.sessions.client import ClientSession
 from haproc.sessions.durable import Blobs, SessionStore
 from haproc.sessions.journal import ArtifactEntry, ConfEntry, Entry, PlanEntry, SqlEntry
@@ -35,21 +33,7 @@ from haproc.sessions.sessions import Sessions, Surroundings
 
 ROUNDS = 20
 ADOPTION_S_MAX = 0.6
-"""The bar for ten steps."""
-
-
-@asynccontextmanager
-async def _spark(folder: Path) -> AsyncIterator[EngineAddress]:
-    if len(sys.argv) > 2:
-        host, port, token = sys.argv[2].split(":")
-        yield EngineAddress(host, int(port), token)
-        return
-    server = LocalSpark("bench", folder, free_port(), uuid.uuid4().hex)
-    await server.start(warm=True)
-    try:
-        yield EngineAddress("127.0.0.1", server.port, server.token)
-    finally:
-        await server.stop()
+"""The most seconds for the adoption of a session of ten steps."""
 
 
 def _sessions(cluster: str, engine: SparkConnectEngine, store: KeyValueStore) -> Sessions:
@@ -95,7 +79,7 @@ async def _timed(call: Awaitable[object]) -> float:
 async def _run(rounds: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        async with _spark(path / "spark") as address:
+        async with spark_or_given(path / "spark") as address:
             url = f"sqlite://{path / 'ring.db'}"
             stores = [await open_store(url) for _ in range(2)]
             engines = [SparkConnectEngine(address, ring="bench", cluster=name) for name in "ab"]

@@ -147,57 +147,57 @@ class NullEngine:
         self._on_applied = on_applied
 
     async def probe(self, *, timeout_s: float) -> None:
-        """It is well."""
+        """Do nothing: the cluster answers."""
 
     def copies(self, lane: object = None) -> Copies:
-        """It holds nothing that could be copied."""
+        """Raise NotImplementedError: there is nothing to copy."""
         raise NotImplementedError
 
     async def storage(self, known: str) -> str:
-        """The storage is the one that is known."""
+        """Return the known storage; the first one is named null."""
         return known or "null"
 
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Session:
-        """There is nothing to query."""
+        """Raise NotImplementedError: there is nothing to query."""
         _nothing()
 
     def lane(self, index: int, authorise: Callable[[], Awaitable[None]]) -> NullLane:
-        """Return one."""
+        """Return a lane."""
         return NullLane(self._on_applied)
 
     async def table_columns(self, table: str) -> list[Column]:
-        """All have the same."""
+        """Return the columns that every table has."""
         return [*COLUMNS]
 
     async def plain_columns(self, table: str) -> Sequence[Column] | None:
-        """All store what they are given."""
+        """Return the columns: each stores its values unchanged."""
         return COLUMNS
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
-        """No table holds anything."""
+        """Return an empty mapping: no table has a marker."""
         return {}
 
     async def check_tables(self, tables: Sequence[str]) -> None:
-        """All are well."""
+        """Do nothing: all tables can be used."""
 
     async def object_fingerprint(self, named: Sequence[Named]) -> str:
-        """Nothing stands anywhere."""
+        """Return the fingerprint of absent objects."""
         return "/".join(ABSENT for _ in named)
 
     async def keeps_marks(self, table: str) -> bool:
-        """Each does."""
+        """Return True: every table keeps transaction markers."""
         return True
 
     async def default_place(self, table: str) -> str:
-        """Nowhere."""
+        """Return an empty text: tables have no folder."""
         return ""
 
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
-        """Return what is required, and nothing else."""
+        """Return the required values, and None for other settings."""
         return {**dict.fromkeys(names), **{each.name: each.values[0] for each in REQUIRED}}
 
     def histories(self) -> NullHistories:
-        """Return some."""
+        """Return histories without any table."""
         return NullHistories()
 
     async def staged(self) -> Collection[str]:
@@ -209,11 +209,11 @@ class NullEngine:
         return ()
 
     async def checksum(self, state: TableState, *, timeout_s: float) -> str:
-        """All are alike."""
+        """Return an empty text: all tables have the same checksum."""
         return ""
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no connection."""
 
 
 def _nothing() -> NoReturn:
@@ -235,7 +235,7 @@ OTHER, DRAINING = NAMES[0], NAMES[1]
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What one backlog took; ``units``: statements for the cluster."""
+    """The times of one drained backlog; ``units``: the number of statements for the cluster."""
 
     seconds: float
     cpu_seconds: float
@@ -266,7 +266,7 @@ def ring_config(folder: Path, size: int) -> Config:
 
 
 class _Watched(NullEngine):
-    """Knows when it was first asked, and when the last operation was done."""
+    """Notes the time of the first lane, and the end of the last operation."""
 
     def __init__(self, count: int) -> None:
         super().__init__(self._applied)
@@ -276,7 +276,7 @@ class _Watched(NullEngine):
         self.units = 0
 
     def lane(self, index: int, authorise: object) -> NullLane:
-        """Return one; from the first on the time counts."""
+        """Return a lane; with the first one the measured time begins."""
         if self.began is None:
             self.began = time.perf_counter(), time.process_time()
         return NullLane(self._applied)
@@ -288,7 +288,7 @@ class _Watched(NullEngine):
 
 
 async def drain(config: Config, count: int) -> Drained:
-    """Run a HAProc until it has drained a log of so many operations."""
+    """Run a HAProc until it has drained a log with this number of operations."""
     engine: _Watched | None = None
 
     def null(config: Config, name: str) -> _Watched:

@@ -17,8 +17,8 @@ from typing import Any, Final
 import uvloop
 
 import haclient.aio
-from bench.bench_heartbeat import cpu_s
 from bench.draining import NullEngine, ring_config
+from bench.measures import cpu_s
 from bench.report import Row
 from haproc.cli.nodes import prepare_process
 from haproc.config.model import Config

@@ -7,6 +7,7 @@ possible, so that a result means something on another machine, too.
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,6 +44,17 @@ class Row:
         place = ("over", "at") if self.at is None else ()
         row = {key: value for key, value in asdict(self).items() if key not in place}
         return {**row, "ratio": self.ratio}
+
+
+def ms(name: str, seconds: tuple[float, float], compared_with: str) -> Row:
+    """Return a row in milliseconds of two times in seconds."""
+    return Row(name, "ms", seconds[0] * 1e3, compared_with, seconds[1] * 1e3)
+
+
+def median_and_worst(name: str, unit: str, values: Sequence[float], bar: float) -> list[Row]:
+    """Return the rows of several values of one kind, both beside the bar."""
+    found = (("median", statistics.median(values)), ("worst", max(values)))
+    return [Row(f"{name}, {which}", unit, value, "bar", bar) for which, value in found]
 
 
 def report(name: str, rows: Sequence[Row]) -> None:

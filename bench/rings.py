@@ -1,13 +1,16 @@
-"""A ring for a benchmark, PySpark's way past it, and what goes on beside what is measured."""
+"""A ring or a Spark for a benchmark, PySpark's way past it, and work beside what is measured."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import urllib.request
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,33 +18,62 @@ from urllib.parse import quote
 from pyspark.sql.connect.session import SparkSession
 
 import haclient
+from haproc.engine.interface import EngineAddress
 from haproc.ring.local import LocalRing
+from haproc.ring.process import free_port
 from haproc.ring.spark import LocalSpark
 
-# What goes on beside what is measured.
+# Work beside what is measured.
+
+
+@contextmanager
+def beside(*works: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run functions meanwhile, each in a thread until the event that it receives is set.
+
+    After an error of one function the others end, too. The error is raised at the end.
+    """
+    stopped = threading.Event()
+    failed: list[Exception] = []
+
+    def run(work: Callable[[threading.Event], None]) -> None:
+        try:
+            work(stopped)
+        except Exception as error:
+            failed.append(error)
+            stopped.set()
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join()
+    if failed:
+        raise failed[0]
 
 
 @contextmanager
 def writing(writer: haclient.Connection, table: str) -> Iterator[None]:
     """Have a client write one row after another into a table of numbers meanwhile."""
-    stopped = threading.Event()
 
-    def write() -> None:
+    def write(stopped: threading.Event) -> None:
         number = 0
         while not stopped.is_set():
             number += 1
             writer.execute(f"INSERT INTO {table} VALUES ({number})")
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
+    with beside(write):
         yield
-    finally:
-        stopped.set()
-        thread.join()
 
 
-# A ring for a benchmark, and PySpark's way past it.
+# A ring for a benchmark, and PySpark's way past it; or one Spark without a ring.
+
+
+def _progress(who: str, what: str = "") -> None:
+    print(f"  {who}: {what}" if what else f"  {who}", file=sys.stderr)
 
 
 @contextmanager
@@ -54,13 +86,35 @@ def ring_of(clusters: int, **options: Any) -> Iterator[LocalRing]:
         ring = LocalRing.open_or_create(
             Path(folder),
             clusters=clusters,
-            progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
+            progress=_progress,
             **options,
         )
         try:
             yield ring
         finally:
             asyncio.run(ring.down())
+
+
+def status_of(ring: LocalRing, name: str) -> Any:
+    """Return the ring's status as the HAProc of a cluster sees it."""
+    url = ring.config.peer_url(name) + "/clusterStatus"
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return json.load(response)
+
+
+@asynccontextmanager
+async def spark_or_given(folder: Path) -> AsyncIterator[EngineAddress]:
+    """Start a Spark server; one that runs already is used if argument 2 is HOST:PORT:TOKEN."""
+    if len(sys.argv) > 2:
+        host, port, token = sys.argv[2].split(":")
+        yield EngineAddress(host, int(port), token)
+        return
+    server = LocalSpark("bench", folder, free_port(), uuid.uuid4().hex, progress=_progress)
+    await server.start(warm=True)
+    try:
+        yield EngineAddress("127.0.0.1", server.port, server.token)
+    finally:
+        await server.stop()
 
 
 def past_ring(spark: LocalSpark) -> SparkSession:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from dmq.log import FORMAT_VERSION, LogCorruptError
 
@@ -240,13 +241,16 @@ _PART_PREFIX: Final = _PREFIX.pack(b"DQ", FORMAT_VERSION, _PART_FLAG, 0)
 _HEAD_START: Final = b"DQ" + bytes((FORMAT_VERSION, _HEAD_FLAG))
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """The offsets of a record's parts, and the size and checksum of the whole record."""
 
     parts: tuple[int, ...]
-    size_bytes: int
+    size_bytes: int = msgspec.field(name="bytes")
     crc32: int
+
+
+_encode_head: Final = msgspec.json.Encoder().encode
+_decode_head: Final = msgspec.json.Decoder(Head).decode
 
 
 def value_bytes_max(message_bytes_max: int) -> int:
@@ -262,10 +266,7 @@ def cut(encoded: bytes, value_max: int) -> list[bytes]:
 
 def head_of(encoded: bytes, parts: Sequence[int]) -> bytes:
     """Return the value that makes the record of these parts visible."""
-    head = json.dumps(
-        {"parts": list(parts), "bytes": len(encoded), "crc32": zlib.crc32(encoded)},
-        separators=(",", ":"),
-    ).encode()
+    head = _encode_head(Head(tuple(parts), len(encoded), zlib.crc32(encoded)))
     return _HEAD_START + struct.pack("<I", len(head)) + head
 
 
@@ -279,9 +280,8 @@ def read_head(stored: bytes) -> Head | None:
     if not stored.startswith(_HEAD_START):
         return None
     try:
-        found = json.loads(stored[_PREFIX.size :])
-        head = Head(tuple(map(int, found["parts"])), int(found["bytes"]), int(found["crc32"]))
-    except (ValueError, KeyError, TypeError) as error:
+        head = _decode_head(stored[_PREFIX.size :])
+    except msgspec.MsgspecError as error:
         raise LogCorruptError(f"what names its parts cannot be read: {error!r}") from error
     if not head.parts or list(head.parts) != sorted(set(head.parts)):
         raise LogCorruptError("its parts are not in order")

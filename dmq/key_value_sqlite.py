@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from dmq.key_value import FIRST_REVISION, Kept, Placed, check_key, check_value
 from dmq.log import LogRegressedError
 from dmq.sqlite_file import FileReader, FileWriter, Format, Outcome, translated
-from dmq.sqlite_handle import CHECK_S, FileHandle
+from dmq.sqlite_handle import CHECK_S, FileHandle, FileWrite
 from dmq.waiting import CHANGES_MAX, Changes
 
 # The key-value store's SQLite file: blocking calls on top of `sqlite_file`.
@@ -45,16 +45,15 @@ which takes long beside a busy event loop."""
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class Put(FileWrite):
     """A key's new value."""
 
     key: bytes
     value: bytes
-    rows = 1
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes it writes."""
+        """See FileWrite."""
         return len(self.value)
 
     @property
@@ -64,28 +63,24 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(FileWrite):
     """A key to delete."""
 
     key: bytes
-    rows = 1
-    size_bytes = 0
     frees = True
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(FileWrite):
     """A key's value at a revision of another store; without a key only the revision is taken."""
 
     key: bytes
     value: bytes
     revision: int
-    rows = 1
-    frees = False
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes it writes."""
+        """See FileWrite."""
         return len(self.value)
 
 

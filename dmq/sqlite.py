@@ -26,7 +26,7 @@ from dmq.log import (
     encode_all,
 )
 from dmq.sqlite_file import FileReader, FileWriter, Format, Outcome, translated
-from dmq.sqlite_handle import FileHandle
+from dmq.sqlite_handle import FileHandle, FileWrite
 from dmq.waiting import Waiters
 
 # The log's SQLite file: records and cursors, blocking calls on top of `sqlite_file`.
@@ -63,52 +63,43 @@ _SPAN: Final = f"SELECT {_START}, ifnull((SELECT max(offset) + 1 FROM records), 
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class Append(FileWrite):
     """Records to append, adjacent and in order."""
 
     encoded: tuple[bytes, ...]
-    frees = False
 
     @property
     def rows(self) -> int:
-        """The number of rows it writes."""
+        """See FileWrite."""
         return len(self.encoded)
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes it writes."""
+        """See FileWrite."""
         return sum(map(len, self.encoded))
 
 
 @dataclass(frozen=True, slots=True)
-class CommitCursor:
+class CommitCursor(FileWrite):
     """A reader's new cursor."""
 
     reader: str
     cursor: Cursor
-    rows = 1
-    size_bytes = 0
-    frees = False
 
 
 @dataclass(frozen=True, slots=True)
-class Trim:
+class Trim(FileWrite):
     """A new trim point."""
 
     before: int
-    rows = 1
-    size_bytes = 0
     frees = True
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(FileWrite):
     """The offset at which a log without records begins."""
 
     at: int
-    rows = 1
-    size_bytes = 0
-    frees = False
 
 
 Write: TypeAlias = Append | CommitCursor | Trim | Begin
@@ -127,29 +118,24 @@ class LogWriter(FileWriter[Write]):
         fresh: list[bytes] = []
         for write in group:
             outcome: Outcome = None
-            match write:
-                case Append(encoded):
-                    outcome = list(range(end, end + len(encoded)))
-                    fresh.extend(encoded)
-                    end += len(encoded)
-                case CommitCursor(reader, cursor):
-                    outcome = self._commit(reader, cursor)
-                case Trim(before):
-                    try:
+            try:
+                match write:
+                    case Append(encoded):
+                        outcome = list(range(end, end + len(encoded)))
+                        fresh.extend(encoded)
+                        end += len(encoded)
+                    case CommitCursor(reader, cursor):
+                        self._commit(reader, cursor)
+                    case Trim(before):
                         check_not_beyond(before, end)
-                    except LogError as error:
-                        outcome = error
-                    else:
                         start = max(start, before)
                         self._set_start(start)
-                case Begin(at):
-                    try:
+                    case Begin(at):
                         check_begins(at, start, end)
-                    except LogError as error:
-                        outcome = error
-                    else:
                         start = first = end = at
                         self._set_start(start)
+            except LogError as error:  # refused; the other writes of the group are stored
+                outcome = error
             outcomes.append(outcome)
         self._insert(first, fresh)
         return outcomes, end
@@ -157,16 +143,12 @@ class LogWriter(FileWriter[Write]):
     def _set_start(self, start: int) -> None:
         self._db.execute("UPDATE meta SET value = ? WHERE name = 'start'", (start,))
 
-    def _commit(self, reader: str, cursor: Cursor) -> Outcome:
-        try:
-            check_epoch(reader, _cursors(self._db, reader).get(reader), cursor)
-        except LogError as error:
-            return error
+    def _commit(self, reader: str, cursor: Cursor) -> None:
+        check_epoch(reader, _cursors(self._db, reader).get(reader), cursor)
         self._db.execute(
             "INSERT OR REPLACE INTO cursors VALUES (?, ?, ?, ?)",
             (reader, cursor.offset, cursor.note, cursor.epoch),
         )
-        return None
 
     def _insert(self, first: int, encoded: Sequence[bytes]) -> None:
         values: list[int | bytes] = []

@@ -43,19 +43,25 @@ _TRY_AGAIN: Final = frozenset(
 )
 
 
-class FileWrite(Protocol):
-    """A write that shares a transaction with others of its kind."""
+class FileWrite:
+    """A write that shares a transaction with others of its kind; usually of one small row."""
+
+    __slots__ = ()
 
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """The number of rows that it writes."""
+        return 1
 
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """The number of bytes that it writes; 0 for a few."""
+        return 0
 
     @property
     def frees(self) -> bool:
         """True if it leaves data behind that housekeeping deletes."""
-        ...
+        return False
 
 
 class Listener(Protocol):

@@ -22,11 +22,12 @@ from typing import Any, NoReturn
 
 import haclient
 from haclient import load_command, output, prompt, ring_commands
-from haclient.exceptions import Error, InterfaceError
+from haclient.exceptions import DatabaseError, Error, InterfaceError
 from haclient.output import (
     EXIT_INTERRUPTED,
     EXIT_REJECTED,
     EXIT_USAGE,
+    Report,
     Waiting,
     exit_code,
     harmless,
@@ -58,8 +59,34 @@ def parser() -> argparse.ArgumentParser:
         help="print a script that has this shell complete haclient's words",
     )
     commands = main.add_subparsers(dest="command", required=True)
-    sql = commands.add_parser("sql", help="run statements", description=__doc__)
-    sql.formatter_class = argparse.RawDescriptionHelpFormatter
+
+    def command(name: str, summary: str, description: str | None) -> argparse.ArgumentParser:
+        plain = argparse.RawDescriptionHelpFormatter
+        return commands.add_parser(
+            name, help=summary, description=description, formatter_class=plain
+        )
+
+    _add_sql(command("sql", "run statements", __doc__))
+    job = command("submit", "run a program as a job", ring_commands.SUBMIT)
+    ring_commands.add_submit_arguments(job)
+    job.add_argument(
+        "--request-id", metavar="ID", help="idempotency key: asked again, it is the same job"
+    )
+    _add_ring(job, wait_s=10.0)
+    file = command("load", "load a file", load_command.LOAD)
+    load_command.add_load_arguments(file)
+    _add_ring(file, wait_s=30.0)
+    jobs = command("jobs", "the ring's jobs", ring_commands.JOBS)
+    for action in ring_commands.add_jobs_arguments(jobs):
+        _add_ring(action, wait_s=10.0)
+    status = command("status", "show the ring's clusters", ring_commands.STATUS)
+    ring_commands.add_status_arguments(status)
+    _add_ring(status, wait_s=10.0)
+    return main
+
+
+def _add_sql(sql: argparse.ArgumentParser) -> None:
+    """Add the arguments of `haclient sql`."""
     add = sql.add_argument
     add("statement", nargs="?", help="one or several, separated by ';'; none: a prompt, or stdin")
     _add_ring(sql, wait_s=10.0)
@@ -83,30 +110,6 @@ def parser() -> argparse.ArgumentParser:
     add("--request-id", metavar="ID", help="idempotency key (with one statement)")
     add("--errors", choices=("short", "full"), default="short", help="short: the first line only")
     add("--keep-going", action="store_true", help="go on after a statement that failed")
-    job = commands.add_parser(
-        "submit", help="run a program as a job", description=ring_commands.SUBMIT
-    )
-    job.formatter_class = argparse.RawDescriptionHelpFormatter
-    ring_commands.add_submit_arguments(job)
-    job.add_argument(
-        "--request-id", metavar="ID", help="idempotency key: asked again, it is the same job"
-    )
-    _add_ring(job, wait_s=10.0)
-    file = commands.add_parser("load", help="load a file", description=load_command.LOAD)
-    file.formatter_class = argparse.RawDescriptionHelpFormatter
-    load_command.add_load_arguments(file)
-    _add_ring(file, wait_s=30.0)
-    jobs = commands.add_parser("jobs", help="the ring's jobs", description=ring_commands.JOBS)
-    jobs.formatter_class = argparse.RawDescriptionHelpFormatter
-    for action in ring_commands.add_jobs_arguments(jobs):
-        _add_ring(action, wait_s=10.0)
-    status = commands.add_parser(
-        "status", help="show the ring's clusters", description=ring_commands.STATUS
-    )
-    status.formatter_class = argparse.RawDescriptionHelpFormatter
-    ring_commands.add_status_arguments(status)
-    _add_ring(status, wait_s=10.0)
-    return main
 
 
 class PrintCompletion(argparse.Action):
@@ -305,7 +308,7 @@ def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"
 
 
-def _servers(options: argparse.Namespace, report: Callable[[str], None]) -> str:
+def _servers(options: argparse.Namespace, report: Report) -> str:
     """Return the servers' URLs; reports each port or scheme that is assumed.
 
     A given scheme holds for the servers behind it, too.
@@ -346,16 +349,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    beside: dict[str, Command] = {
-        "submit": ring_commands.submit,
-        "jobs": ring_commands.jobs,
-        "status": ring_commands.status,
-    }
-    if options.command in beside:
-        return _beside_sql(options, beside[options.command])
-    if options.command == "load":
-        own = {"catalog": options.catalog, "schema": options.schema}
-        return _beside_sql(options, load_command.load, timeout_s=options.timeout, **own)
+    match options.command:
+        case "submit":
+            return _beside_sql(options, ring_commands.submit)
+        case "jobs":
+            return _beside_sql(options, ring_commands.jobs)
+        case "status":
+            return _beside_sql(options, ring_commands.status)
+        case "load":
+            own = {"catalog": options.catalog, "schema": options.schema}
+            return _beside_sql(options, load_command.load, timeout_s=options.timeout, **own)
     try:
         given = _given_text(options)
         runner = Runner(options)
@@ -372,7 +375,7 @@ def _run(options: argparse.Namespace) -> int:
         return runner.run_all(parts)
 
 
-Command = Callable[[argparse.Namespace, Settings, Callable[[str], None]], int]
+Command = Callable[[argparse.Namespace, Settings, Report], int]
 
 
 def _beside_sql(options: argparse.Namespace, command: Command, **of_settings: Any) -> int:
@@ -403,6 +406,9 @@ def _beside_sql(options: argparse.Namespace, command: Command, **of_settings: An
     except (OSError, ValueError, InterfaceError) as error:
         print(f"haclient: {error}", file=sys.stderr)
         return EXIT_USAGE
+    except DatabaseError as error:
+        print(f"haclient: {harmless(error.message)}", file=sys.stderr)
+        return exit_code(error)
 
 
 def _given_text(options: argparse.Namespace) -> str | None:

@@ -21,7 +21,15 @@ from haclient.file_schemas import (
     table_of,
 )
 from haclient.files import PIECE_BYTES, FileKind, Loaded, LoadFile, form_of
-from haclient.output import EXIT_INTERRUPTED, EXIT_REJECTED, Line, Waiting, exit_code, harmless
+from haclient.output import (
+    EXIT_INTERRUPTED,
+    EXIT_REJECTED,
+    Line,
+    Report,
+    Waiting,
+    exit_code,
+    harmless,
+)
 from haclient.settings import Settings
 from haclient.sync.connection import Connection
 from haclient.sync.load import AT_ONCE, Load
@@ -71,11 +79,7 @@ def add_load_arguments(command: argparse.ArgumentParser) -> None:
     add("--at-once", type=int, default=AT_ONCE, metavar="N", help=f"pieces under way ({AT_ONCE})")
 
 
-def load(
-    options: argparse.Namespace,
-    settings: Settings,
-    report: Callable[[str], None],
-) -> int:
+def load(options: argparse.Namespace, settings: Settings, report: Report) -> int:
     """Run the command; return the exit code. Raises OSError and ValueError for wrong usage."""
     if options.at_once < 1:
         raise ValueError("--at-once must be at least 1")
@@ -142,7 +146,7 @@ def _create(
     run: Load,
     table: str,
     columns: list[TableColumn],
-    report: Callable[[str], None],
+    report: Report,
 ) -> bool:
     """Make the table, once for the load: its request id is derived from the load's. Raises Error.
 
@@ -169,12 +173,7 @@ def _create(
     return True
 
 
-def _failed(
-    error: Error,
-    load_id: str,
-    bar: Bar,
-    report: Callable[[str], None],
-) -> int:
+def _failed(error: Error, load_id: str, bar: Bar, report: Report) -> int:
     bar.end()
     first, _, _ = error.message.partition("\n")
     print(f"haclient: {harmless(first)}", file=sys.stderr)

@@ -23,7 +23,7 @@ from datetime import date, datetime, time
 from itertools import islice
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final, Protocol, TextIO
+from typing import Any, Final, Protocol, TextIO, TypeAlias
 from unicodedata import category, east_asian_width
 
 import pyarrow as pa
@@ -47,9 +47,10 @@ def harmless(line: str) -> str:
     return shown.replace("\n", "\\n")
 
 
-# The exit code of a command.
+# What commands share: a function that shows a line to the user, and exit codes.
 
 
+Report: TypeAlias = Callable[[str], None]
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 
 

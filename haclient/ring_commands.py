@@ -6,20 +6,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from haclient import output
-from haclient.exceptions import Error
-from haclient.output import (
-    EXIT_INTERRUPTED,
-    EXIT_REJECTED,
-    EXIT_UNAVAILABLE,
-    exit_code,
-    harmless,
-)
+from haclient.output import EXIT_INTERRUPTED, EXIT_REJECTED, EXIT_UNAVAILABLE, Report, harmless
 from haclient.protocol import JobFile
 from haclient.settings import Settings
 from haclient.sync.documents import Documents, Jobs
@@ -41,18 +34,10 @@ def add_status_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
-def status(
-    options: argparse.Namespace,
-    settings: Settings,
-    report: Callable[[str], None],
-) -> int:
-    """Run `haclient status`; return the exit code."""
+def status(options: argparse.Namespace, settings: Settings, report: Report) -> int:
+    """Run `haclient status`; return the exit code. Raises DatabaseError."""
     with Documents(settings) as documents:
-        try:
-            found = documents.cluster_status()
-        except Error as error:
-            print(f"haclient: {harmless(error.message)}", file=sys.stderr)
-            return exit_code(error)
+        found = documents.cluster_status()
     if options.json:
         print(json.dumps(found, ensure_ascii=False))
     else:
@@ -65,9 +50,8 @@ def status(
 
 def _cluster_row(cluster: dict[str, Any]) -> tuple[object, ...]:
     in_sync = {True: "yes", False: "no"}.get(cluster.get("in_sync"))  # type: ignore[arg-type]
-    facts = (cluster.get(name) for name in ("lag", "since"))
-    lag, since = facts
-    return (cluster["name"], cluster.get("state") or None, lag, in_sync, since, cluster["url"])
+    state, lag, since = cluster.get("state") or None, cluster.get("lag"), cluster.get("since")
+    return (cluster["name"], state, lag, in_sync, since, cluster["url"])
 
 
 # `haclient submit` and `haclient jobs`: Python programs that the ring runs.
@@ -130,53 +114,41 @@ def add_jobs_arguments(command: argparse.ArgumentParser) -> list[argparse.Argume
     return [listing, show, log, kill]
 
 
-def submit(
-    options: argparse.Namespace,
-    settings: Settings,
-    report: Callable[[str], None],
-) -> int:
-    """Run `haclient submit`; return the exit code. Raises OSError, ValueError for wrong usage."""
+def submit(options: argparse.Namespace, settings: Settings, report: Report) -> int:
+    """Run `haclient submit`; return the exit code.
+
+    Raises OSError and ValueError for wrong usage, and DatabaseError.
+    """
     request, files = read_request(options)
     with Jobs(settings) as jobs:
         try:
             job = jobs.submit(request, files, options.request_id)
             report(f"job {job['id']}")
             return follow(jobs, int(job["id"]), report) if options.follow else 0
-        except Error as error:
-            print(f"haclient: {harmless(error.message)}", file=sys.stderr)
-            return exit_code(error)
         except KeyboardInterrupt:
             report("the job goes on")
             return EXIT_INTERRUPTED
 
 
-def jobs(
-    options: argparse.Namespace,
-    settings: Settings,
-    report: Callable[[str], None],
-) -> int:
-    """Run an action of `haclient jobs`; return the exit code."""
+def jobs(options: argparse.Namespace, settings: Settings, report: Report) -> int:
+    """Run an action of `haclient jobs`; return the exit code. Raises DatabaseError."""
     with Jobs(settings) as ring:
-        try:
-            match options.action:
-                case "list":
-                    _print_list(ring.listed(options.start, options.limit), options.json, report)
-                case "show":
-                    _print_job(ring.job(options.job), options.json)
-                case "kill":
-                    ring.kill(options.job)
-                    report(f"job {options.job} is ended")
-                case _ if options.follow:
-                    return follow(ring, options.job, report)
-                case _:
-                    _show(ring, options.job, 0)
-        except Error as error:
-            print(f"haclient: {harmless(error.message)}", file=sys.stderr)
-            return exit_code(error)
+        match options.action:
+            case "list":
+                _print_list(ring.listed(options.start, options.limit), options.json, report)
+            case "show":
+                _print_job(ring.job(options.job), options.json)
+            case "kill":
+                ring.kill(options.job)
+                report(f"job {options.job} is ended")
+            case _ if options.follow:
+                return follow(ring, options.job, report)
+            case _:
+                _show(ring, options.job, 0)
     return 0
 
 
-def _print_list(found: Mapping[str, Any], as_json: bool, report: Callable[[str], None]) -> None:
+def _print_list(found: Mapping[str, Any], as_json: bool, report: Report) -> None:
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return
@@ -230,7 +202,7 @@ def read_request(options: argparse.Namespace) -> tuple[dict[str, Any], list[JobF
     return request, [JobFile(part, path.name, path.read_bytes()) for part, path in named]
 
 
-def follow(jobs: Jobs, job_id: int, report: Callable[[str], None]) -> int:
+def follow(jobs: Jobs, job_id: int, report: Report) -> int:
     """Show a job's log until it ends; return the command's exit code."""
     at, state, attempts = 0, "", 0
     while True:
@@ -257,7 +229,7 @@ def _show(jobs: Jobs, job_id: int, at: int) -> int:
             return at
 
 
-def _ended(ours: dict[str, Any], report: Callable[[str], None]) -> int:
+def _ended(ours: dict[str, Any], report: Report) -> int:
     if ours["why"]:
         report(harmless(str(ours["why"])))
     if ours["outcome"] == "success":

@@ -292,7 +292,7 @@ def _spoken(found: Iterable[Piece]) -> list[Piece]:
     return [
         (kind, text.upper() if kind == "word" else text)
         for kind, text in found
-        if kind not in ("space", "line", "block")
+        if kind not in _BLANK
     ]
 
 
@@ -310,7 +310,7 @@ def tables_of(sql: str) -> dict[str, str]:
     """Return the tables of the first statement, as SQL has them, by name and by alias."""
     found = [(kind, sql[start:end]) for kind, start, end in pieces(sql)]
     found = found[: found.index(("symbol", ";"))] if ("symbol", ";") in found else found
-    texts = [text for kind, text in found if kind not in ("space", "line", "block")]
+    texts = [text for kind, text in found if kind not in _BLANK]
     spoken = _spoken(found)
     tables: dict[str, str] = {}
     for at in range(1, len(spoken)):

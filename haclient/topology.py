@@ -20,7 +20,7 @@ PATH = "/clusterStatus"
 SERVERS_MAX = 256
 """The most URLs that one connection learns in its life; further ones are ignored."""
 SERVING = frozenset({"READY", "READ_ONLY"})
-DRAINING = frozenset({"DRAINING"})
+DRAINING = "DRAINING"
 
 
 @dataclass(frozen=True, slots=True)

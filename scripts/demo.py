@@ -32,6 +32,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 import haclient
+from haclient.file_schemas import sql_type
 from haproc.cli.main import main as haproc
 from haproc.cli.nodes import ask_all
 from haproc.engine.connect import SparkConnectEngine
@@ -51,7 +52,6 @@ MONTHS = 6
 SETTLED_S = 180.0
 LOG_OUTAGE_S = 2.0
 """After so long without a server that takes the write, the client gives it up."""
-TYPES = {"int64": "BIGINT", "int32": "INT", "double": "DOUBLE", "bool": "BOOLEAN"}
 
 console = Console(soft_wrap=True)
 
@@ -91,11 +91,6 @@ def arrow(name: str) -> pa.Table:
     assert spec is not None and spec.origin is not None
     (file,) = Path(spec.origin).with_name("data").glob(f"{name}.csv*")
     return pa.Table.from_pandas(pd.read_csv(file), preserve_index=False)
-
-
-def sql_type(kind: pa.DataType) -> str:
-    """Return Spark's type of a column."""
-    return "TIMESTAMP" if pa.types.is_timestamp(kind) else TYPES.get(str(kind), "STRING")
 
 
 def load(connection: haclient.Connection) -> int:
@@ -354,15 +349,15 @@ def lose_the_log(ring: LocalRing) -> None:
             raise Failed("the refused and repeated write is not there exactly once")
 
 
-async def recover(ring: LocalRing) -> dict[str, tuple[int, float]]:
-    """Start what was killed and watch it replay; returns records and seconds of each."""
+async def recover(ring: LocalRing) -> dict[str, float]:
+    """Start what was killed; return the seconds that each of a and b replays."""
     ask = asyncio.ensure_future(_watch(ring, ("a", "b")))
     await asyncio.gather(ring.start_haproc("a", ready=False), ring.start_spark("b", warm=False))
     return await ask
 
 
-async def _watch(ring: LocalRing, names: tuple[str, ...]) -> dict[str, tuple[int, float]]:
-    replayed: dict[str, tuple[int, float]] = {}
+async def _watch(ring: LocalRing, names: tuple[str, ...]) -> dict[str, float]:
+    replayed: dict[str, float] = {}
     seen: dict[str, float] = {}
     columns = (TextColumn("  {task.description}"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
@@ -376,7 +371,7 @@ async def _watch(ring: LocalRing, names: tuple[str, ...]) -> dict[str, tuple[int
                 if answer["state"] == "RECOVERING" and name not in seen:
                     seen[name] = time.monotonic()
                 if answer["state"] == "READY" and name not in replayed:
-                    replayed[name] = (0, time.monotonic() - seen.get(name, time.monotonic()))
+                    replayed[name] = time.monotonic() - seen.get(name, time.monotonic())
                     progress.update(bars[name], total=1, completed=1)
                 elif done + left:
                     progress.update(bars[name], total=done + left, completed=done)
@@ -457,7 +452,7 @@ def run(log: str, *, adopted: bool) -> bool:
             after = max(asyncio.run(cursors(ring)).values())
         with part("Starting what was killed"):
             times = asyncio.run(recover(ring))
-            missed = {n: (after - before[n], seconds) for n, (_, seconds) in times.items()}
+            missed = {n: (after - before[n], seconds) for n, seconds in times.items()}
             asyncio.run(settled(ring))
         if ring.brokers:
             with part("The log's broker is killed and started again"):

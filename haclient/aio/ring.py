@@ -59,7 +59,12 @@ class AsyncSession:
             # The statement itself has not been sent yet.
             raise NotReached(str(error)) from error
         if status != 200:
-            raise Rejected(_not_opened(protocol.failure(status, answer)))
+            failure = protocol.failure(status, answer)
+            message = f"the session could not be opened: {failure.message}"
+            # The statement itself was not sent, so it has no place in the log.
+            raise Rejected(
+                replace(failure, message=message, outcome=Outcome.NOT_SENT, log_offset=None)
+            )
         self._opened = True
 
     async def close(self, server: Server, deadline: float) -> None:
@@ -69,19 +74,6 @@ class AsyncSession:
         path = protocol.session_path(self.id)
         with contextlib.suppress(WireError):
             await exchange(self._transport, server, "DELETE", path, self._headers, b"", deadline)
-
-
-def _not_opened(failure: Failure) -> Failure:
-    return Failure(
-        kind=failure.kind,
-        message=f"the session could not be opened: {failure.message}",
-        outcome=Outcome.NOT_SENT,
-        error_class=failure.error_class,
-        sqlstate=failure.sqlstate,
-        hint=failure.hint,
-        cluster=failure.cluster,
-        status=failure.status,
-    )
 
 
 async def exchange(
@@ -251,11 +243,9 @@ class AsyncRing:
         return ended
 
     def _cancel_beside(self, work: Work[T], server: Server) -> None:
-        cancel_at = work.cancel_at
-
         async def cancel() -> None:
-            if cancel_at is not None:
-                await cancel_at(server)
+            if work.cancel_at is not None:
+                await work.cancel_at(server)
 
         spawn(cancel)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 from haclient import failover, topology
 from haclient.aio.transport import StateLock, Transport, now, sleep, spawn
 from haclient.choosing import CLOSED, Order, arrange
-from haclient.failover import Memory, Policy
+from haclient.failover import Memory
 from haclient.settings import Server, Settings
 from haclient.topology import Roster, Topology
 
@@ -195,9 +194,8 @@ class AsyncView:
 
     def _leave(self, received: Topology | None) -> None:
         """Avoid servers that are reported as draining."""
-        draining = (
-            {m.name for m in received.members if m.state in topology.DRAINING} if received else ()
-        )
+        members = received.members if received else ()
+        draining = {each.name for each in members if each.state == topology.DRAINING}
         for index in self._memory.preferred:
             if self._roster.known[index].cluster in draining:
                 self.left(self.server(index))
@@ -217,18 +215,16 @@ class AsyncView:
         """Probe if servers are ready; return the pause until the next probes, None at the end."""
         policy = self._settings.policy
         for index in self._to_probe():
-            ready = await self._doors.ready(self.server(index))
-            with self._lock:
-                known = index, ready, now(), self._stays()
-                self._change(partial(_probed, policy, known))
+            self._probed(index, await self._doors.ready(self.server(index)))
         with self._lock:
             self._probing = bool(self._to_probe()) and not self._closed
             return policy.failback_probe_s if self._probing else None
 
-
-def _probed(policy: Policy, known: tuple[int, bool, float, bool], memory: Memory) -> Memory:
-    index, ready, at, stays = known
-    return failover.probed(policy, memory, index, ready, at, stays)
+    def _probed(self, index: int, ready: bool) -> None:
+        policy = self._settings.policy
+        with self._lock:
+            at, stays = now(), self._stays()
+            self._change(lambda memory: failover.probed(policy, memory, index, ready, at, stays))
 
 
 async def _watch(reference: weakref.ref[AsyncView]) -> None:

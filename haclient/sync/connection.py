@@ -95,11 +95,13 @@ class Connection:
         """
         return self._seen.token
 
-    def _saw(self, offset: Any, cluster: Any = None, after_offset: Any = None) -> None:
+    def _saw(self, ha: Mapping[str, Any]) -> None:
+        """Note the offsets in the ``ha`` block of an answer."""
+        offset = ha.get("log_offset")
         with self._lock:
             if isinstance(offset, int):
                 self._last_offset = max(offset, self._last_offset or 0)
-            self._seen = self._seen.after(cluster, after_offset)
+            self._seen = self._seen.after(ha.get("cluster"), ha.get("after_offset"))
 
     @property
     def has_session(self) -> bool:
@@ -227,7 +229,7 @@ class Connection:
 
         answer = self._ring.try_servers(request_id, self.settings.timeout_s, Work(attempt))
         if isinstance(answer, dict):
-            self._saw(answer.get("log_offset"), answer.get("cluster"), answer.get("after_offset"))
+            self._saw(answer)
         return answer
 
     def load(
@@ -305,10 +307,9 @@ class Connection:
         try:
             result = self._ring.try_servers(request_id, timeout_s, work)
         except exceptions.DatabaseError as error:
-            self._saw(error.failure.log_offset)
+            self._saw({"log_offset": error.failure.log_offset})
             raise
-        ha = result.ha
-        self._saw(ha.get("log_offset"), ha.get("cluster"), ha.get("after_offset"))
+        self._saw(result.ha)
         return result
 
     def _attempt(
@@ -325,11 +326,10 @@ class Connection:
             try:
                 return receive(response, server, statement.request_id, limit)
             except Rejected as error:
-                wanted = error.failure.error_class
-                if wanted == protocol.SESSION_REQUIRED and session_id is None:
-                    self._session.start()
-                else:
+                needs_session = error.failure.error_class == protocol.SESSION_REQUIRED
+                if not needs_session or session_id is not None:
                     raise
+                self._session.start()
 
     def _request(
         self,

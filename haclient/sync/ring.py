@@ -60,7 +60,12 @@ class Session:
             # The statement itself has not been sent yet.
             raise NotReached(str(error)) from error
         if status != 200:
-            raise Rejected(_not_opened(protocol.failure(status, answer)))
+            failure = protocol.failure(status, answer)
+            message = f"the session could not be opened: {failure.message}"
+            # The statement itself was not sent, so it has no place in the log.
+            raise Rejected(
+                replace(failure, message=message, outcome=Outcome.NOT_SENT, log_offset=None)
+            )
         self._opened = True
 
     def close(self, server: Server, deadline: float) -> None:
@@ -70,19 +75,6 @@ class Session:
         path = protocol.session_path(self.id)
         with contextlib.suppress(WireError):
             exchange(self._transport, server, "DELETE", path, self._headers, b"", deadline)
-
-
-def _not_opened(failure: Failure) -> Failure:
-    return Failure(
-        kind=failure.kind,
-        message=f"the session could not be opened: {failure.message}",
-        outcome=Outcome.NOT_SENT,
-        error_class=failure.error_class,
-        sqlstate=failure.sqlstate,
-        hint=failure.hint,
-        cluster=failure.cluster,
-        status=failure.status,
-    )
 
 
 def exchange(
@@ -252,11 +244,9 @@ class Ring:
         return ended
 
     def _cancel_beside(self, work: Work[T], server: Server) -> None:
-        cancel_at = work.cancel_at
-
         def cancel() -> None:
-            if cancel_at is not None:
-                cancel_at(server)
+            if work.cancel_at is not None:
+                work.cancel_at(server)
 
         spawn(cancel)
 

@@ -6,12 +6,11 @@ from __future__ import annotations
 import random
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 from haclient import failover, topology
 from haclient.choosing import CLOSED, Order, arrange
-from haclient.failover import Memory, Policy
+from haclient.failover import Memory
 from haclient.settings import Server, Settings
 from haclient.sync.transport import StateLock, Transport, now, sleep, spawn
 from haclient.topology import Roster, Topology
@@ -196,9 +195,8 @@ class View:
 
     def _leave(self, received: Topology | None) -> None:
         """Avoid servers that are reported as draining."""
-        draining = (
-            {m.name for m in received.members if m.state in topology.DRAINING} if received else ()
-        )
+        members = received.members if received else ()
+        draining = {each.name for each in members if each.state == topology.DRAINING}
         for index in self._memory.preferred:
             if self._roster.known[index].cluster in draining:
                 self.left(self.server(index))
@@ -218,18 +216,16 @@ class View:
         """Probe if servers are ready; return the pause until the next probes, None at the end."""
         policy = self._settings.policy
         for index in self._to_probe():
-            ready = self._doors.ready(self.server(index))
-            with self._lock:
-                known = index, ready, now(), self._stays()
-                self._change(partial(_probed, policy, known))
+            self._probed(index, self._doors.ready(self.server(index)))
         with self._lock:
             self._probing = bool(self._to_probe()) and not self._closed
             return policy.failback_probe_s if self._probing else None
 
-
-def _probed(policy: Policy, known: tuple[int, bool, float, bool], memory: Memory) -> Memory:
-    index, ready, at, stays = known
-    return failover.probed(policy, memory, index, ready, at, stays)
+    def _probed(self, index: int, ready: bool) -> None:
+        policy = self._settings.policy
+        with self._lock:
+            at, stays = now(), self._stays()
+            self._change(lambda memory: failover.probed(policy, memory, index, ready, at, stays))
 
 
 def _watch(reference: weakref.ref[View]) -> None:

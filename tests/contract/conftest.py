@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from haproc.ring.broker import LocalBroker, LocalKafka
-from tests.contract.log_backends import BACKENDS, Backend, KafkaBackend
-from tests.contract.store_backends import STORE_BACKENDS, StoreBackend
-from tests.contract.store_backends import KafkaBackend as KafkaStoreBackend
+from tests.contract.log_backends import BACKENDS
+from tests.contract.store_backends import STORE_BACKENDS
 
 
 @pytest.fixture(scope="session")
@@ -45,39 +45,32 @@ def quiet_kafka(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "kafka")
 
 
-def _fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
-    if request.param == "kafka":
-        return KafkaBackend(request.getfixturevalue("kafka_servers"))
-    backend: Backend = BACKENDS[request.param](tmp_path)
-    return backend
+def _fresh(kinds: Mapping[str, Any], request: pytest.FixtureRequest, folder: Path) -> Any:
+    """Return a new backend of the kind that the parameter of a fixture names."""
+    on_kafka = request.param == "kafka"
+    place = request.getfixturevalue("kafka_servers") if on_kafka else folder
+    return kinds[request.param](place)
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """One fresh log of each backend."""
-    return _fresh(request, tmp_path)
+    return _fresh(BACKENDS, request, tmp_path)
 
 
 @pytest.fixture(params=[name for name, kind in BACKENDS.items() if kind.survives_processes])
-def shared_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+def shared_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """One fresh log of each backend that several processes can use."""
-    return _fresh(request, tmp_path)
-
-
-def _fresh_store(request: pytest.FixtureRequest, tmp_path: Path) -> StoreBackend:
-    if request.param == "kafka":
-        return KafkaStoreBackend(request.getfixturevalue("kafka_servers"))
-    backend: StoreBackend = STORE_BACKENDS[request.param](tmp_path)
-    return backend
+    return _fresh(BACKENDS, request, tmp_path)
 
 
 @pytest.fixture(params=STORE_BACKENDS)
-def store_backend(request: pytest.FixtureRequest, tmp_path: Path) -> StoreBackend:
+def store_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """One fresh key-value store of each backend."""
-    return _fresh_store(request, tmp_path)
+    return _fresh(STORE_BACKENDS, request, tmp_path)
 
 
 @pytest.fixture(params=[name for name, kind in STORE_BACKENDS.items() if kind.survives_processes])
-def shared_store_backend(request: pytest.FixtureRequest, tmp_path: Path) -> StoreBackend:
+def shared_store_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """One fresh key-value store of each backend that several processes can use."""
-    return _fresh_store(request, tmp_path)
+    return _fresh(STORE_BACKENDS, request, tmp_path)

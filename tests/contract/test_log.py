@@ -1,4 +1,4 @@
-"""What every log keeps to, as dmq/log.py says it."""
+"""The contract of every log, as dmq/log.py states it."""
 
 from __future__ import annotations
 

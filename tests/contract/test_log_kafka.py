@@ -1,4 +1,4 @@
-"""What only the Kafka log promises: its topic, its groups, its parts, its settings."""
+"""Promises of the Kafka log alone: its topic, its groups, its parts, its settings."""
 
 from __future__ import annotations
 

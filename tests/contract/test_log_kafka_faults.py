@@ -78,6 +78,18 @@ async def is_unavailable(call: Awaitable[object]) -> float:
     return time.monotonic() - began
 
 
+async def is_lost(log: Log, waiting: asyncio.Task[bool], offset: int, why: str = "") -> None:
+    """A wait, a read and an append all say that the log is lost."""
+    calls: tuple[Awaitable[object], ...] = (
+        waiting,
+        log.read(offset),
+        log.append([Record("test")]),
+    )
+    for call in calls:
+        with pytest.raises(LogRegressedError, match=why):
+            await call
+
+
 async def none_works(log: Log, offset: int) -> None:
     """Nothing that needs a broker works, and all say so in time, side by side."""
     took = await asyncio.gather(
@@ -255,12 +267,7 @@ async def test_topic_deleted_under_a_handle_is_a_lost_log_and_is_not_made_anew(
     topic = url.rpartition("/")[2]
     admin = await asyncio.to_thread(KafkaAdminClient, bootstrap_servers=kafka.bootstrap_servers)
     await asyncio.to_thread(admin.delete_topics, [topic])
-    with pytest.raises(LogRegressedError, match="gone"):
-        await waiting
-    with pytest.raises(LogRegressedError, match="gone"):
-        await log.append([Record("test")])
-    with pytest.raises(LogRegressedError, match="gone"):
-        await log.read(offset)
+    await is_lost(log, waiting, offset, "gone")
     assert topic not in await asyncio.to_thread(admin.list_topics)
     await asyncio.to_thread(admin.close)
 
@@ -277,12 +284,7 @@ async def test_topic_made_anew_under_a_handle_is_another_log(
     other = await until_works(lambda: open_log(url, kafka=OPTIONS))
     assert await other.identity() != await log.identity()
     await other.append([Record("test", "new")] * 10)
-    with pytest.raises(LogRegressedError):
-        await waiting
-    with pytest.raises(LogRegressedError):
-        await log.read(3)
-    with pytest.raises(LogRegressedError):
-        await log.append([Record("test")])
+    await is_lost(log, waiting, 3)
     await other.close()
 
 
@@ -299,12 +301,7 @@ async def test_broker_that_lost_its_disk_is_a_lost_log(tmp_path: Path) -> None:
         await broker.wait_gone()
         shutil.rmtree(broker.folder / "data")
         await broker.start()
-        with pytest.raises(LogRegressedError):
-            await waiting
-        with pytest.raises(LogRegressedError):
-            await log.read(3)
-        with pytest.raises(LogRegressedError):
-            await log.append([Record("test")])
+        await is_lost(log, waiting, 3)
         await log.close()
     finally:
         await kafka.stop()

@@ -1,4 +1,4 @@
-"""What a log that several processes share keeps to, with real processes."""
+"""The contract of a log that several processes share, with real processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def read_all(log: Log) -> list[Entry]:
 
 
 def acknowledged(name: str, lines: list[str]) -> dict[int, str]:
-    """Return the keys that the writer was told to be durable, by offset."""
+    """Return the keys that the log acknowledged to the writer, by offset."""
     found: dict[int, str] = {}
     for text in lines:
         number, *offsets = text.split()

@@ -1,4 +1,4 @@
-"""What only the SQLite log promises: its file, its limits, and what can go wrong with a disk."""
+"""Promises of the SQLite log alone: its file, its limits, and the faults of a disk."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import pytest
 from dmq import Cursor, LogError, LogUnavailableError, Record, open_log
 from dmq.sqlite import SqliteLog
 from dmq.sqlite_file import WAL_BYTES_MAX, WriterLock
+from tests.contract.processes import ROOT, line, process
 
 DEADLINE_S = 20.0
-ROOT = Path(__file__).parents[2]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -188,19 +188,8 @@ async def test_append_lock_held_by_another_is_unavailable_and_names_it(tmp_path:
 async def test_append_while_a_writer_process_is_stopped_goes_on(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path / 'log.db'}"
     log = await open_log(url)
-    script = Path(__file__).with_name("log_process.py")
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        script,
-        "answer",
-        url,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    try:
-        assert child.stdout is not None
-        assert await asyncio.wait_for(child.stdout.readline(), DEADLINE_S) == b"ready\n"
+    async with process("log_process.py", "answer", url) as child:
+        assert await line(child) == "ready\n"
         # While the lock is held here, the child is stopped without it.
         lock = WriterLock(tmp_path / "log.db-lock")
         with lock.held():
@@ -208,9 +197,6 @@ async def test_append_while_a_writer_process_is_stopped_goes_on(tmp_path: Path) 
             await asyncio.to_thread(os.waitid, os.P_PID, child.pid, os.WSTOPPED)
         lock.close()
         assert await asyncio.wait_for(log.append([Record("test")]), DEADLINE_S) == [0]
-    finally:
-        child.kill()
-        await child.wait()
     await log.close()
 
 

@@ -1,4 +1,4 @@
-"""What every key-value store keeps to, as dmq/key_value.py says it."""
+"""The contract of every key-value store, as dmq/key_value.py states it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the key-value store in Kafka promises: topic, pieces, and brokers that are away."""
+"""Promises of the key-value store in Kafka alone: topic, pieces, and brokers that are away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key-value store that several processes share keeps to, with real processes."""
+"""The contract of a key-value store that several processes share, with real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the key-value store in a file promises: its file, and what can go wrong with it."""
+"""Promises of the key-value store in a file alone: its file, and the faults of it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from tests.rig import SPARK_SETTINGS, Rig
 PROGRAM = Path(__file__).with_name("loading_job.py")
 RESTARTS = 100
 STEP_S = 120.0
-"""A bound for a busy machine; what it took is told."""
+"""A bound for a busy machine; the real times are printed."""
 PROGRESS_S = 20.0
 """So long it is waited for another batch before the next kill; then it comes all the same."""
 PAUSE_S = 2.5
@@ -50,7 +50,7 @@ FROZEN_S = (0.5, 2.0)
 
 
 class Deed(StrEnum):
-    """What is done to the job."""
+    """The action against the job."""
 
     PROGRAM = "its program"
     HAPROC = "its HAProc"
@@ -69,7 +69,7 @@ def plan(seed: int, deeds: Sequence[Deed] = tuple(Deed)) -> Iterator[Deed]:
 
 @dataclass
 class Told:
-    """What came of a run."""
+    """The result of a run."""
 
     kills: Counter[Deed] = field(default_factory=Counter)
     attempts: int = 0
@@ -106,7 +106,7 @@ class Killing:
         self._began = time.monotonic()
 
     def run(self, kills: int, minutes: float) -> Told:
-        """Let a job write until it was killed so often; return what came of it."""
+        """Run a job until this number of kills; return the result."""
         rig, until = self._rig, time.monotonic() + 60 * minutes
         by_id, by_sql = rig.table("batch INT, n INT"), rig.table("batch INT, n INT")
         by_frame, enough = rig.table("batch INT, n INT, chance STRING"), rig.table("id INT")
@@ -326,7 +326,7 @@ class Killing:
 
 
 def main() -> int:
-    """Start a ring, run, and tell what came of it."""
+    """Start a ring, run the kills, and print the result."""
     parser = argparse.ArgumentParser(prog="job_kills", description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--minutes", type=float, default=12.0, help="no more kills after that")

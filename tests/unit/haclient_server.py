@@ -258,33 +258,32 @@ class Server:
         return web.json_response(said, status=status)
 
 
-def answering(table: pa.Table | None, ha: dict[str, Any] | None = None) -> Behaviour:
-    """Answer with this table."""
-
+def _at_once(make: Callable[[Server], web.Response]) -> Behaviour:
     async def behave(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
-        return server.answer(table, ha)
+        return make(server)
 
     return behave
+
+
+def answering(table: pa.Table | None, ha: dict[str, Any] | None = None) -> Behaviour:
+    """Answer with this table."""
+    return _at_once(lambda server: server.answer(table, ha))
 
 
 def failing(status: int, kind: str, error_class: str, sqlstate: str = "", **more: Any) -> Behaviour:
     """Answer with this error."""
-
-    async def behave(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
-        return server.error(status, kind, error_class, sqlstate, **more)
-
-    return behave
+    return _at_once(lambda server: server.error(status, kind, error_class, sqlstate, **more))
 
 
 def busy(for_s: float) -> Behaviour:
     """Answer that there is as much to do as is taken, for so long."""
 
-    async def behave(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
+    def answer(server: Server) -> web.Response:
         answer = server.error(429, "availability", "HAPROC_BUSY")
         answer.headers["Retry-After"] = f"{for_s:g}"
         return answer
 
-    return behave
+    return _at_once(answer)
 
 
 async def reset(server: Server, request: web.Request, body: Any) -> web.StreamResponse:

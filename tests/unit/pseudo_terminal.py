@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import re
@@ -25,6 +26,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from haclient import cli
 sys.exit(cli.main(sys.argv[1:]))
 """
+
+
+class FakeTerminal(io.StringIO):
+    """Text in memory that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class HaclientTerminal:
@@ -65,6 +73,11 @@ class HaclientTerminal:
     def type(self, keys: str) -> None:
         """Press these keys."""
         os.write(self._ours, keys.encode())
+
+    def enter(self, keys: str) -> None:
+        """Wait for the prompt, and press these keys."""
+        self.see("haclient>")
+        self.type(keys)
 
     def see(self, text: str) -> str:
         """Wait until this text was shown; return all that was shown since the last call."""

@@ -8,18 +8,18 @@ import pyarrow as pa
 import pytest
 
 import haclient
-from tests.unit.haclient_server import chunked
-from tests.unit.test_haclient_connection import (
+from tests.unit.haclient_rig import (
     BIG,
     UNAVAILABLE,
     Open,
-    Server,
     connect,
+    connect_plainly,
     servers,
     settle,
 )
+from tests.unit.haclient_server import Server, chunked
 
-__all__ = ["connect", "servers"]
+__all__ = ["connect", "connect_plainly", "servers"]
 
 MANY = pa.table({"n": range(2_000_000)})
 

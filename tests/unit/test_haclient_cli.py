@@ -21,7 +21,9 @@ from prompt_toolkit.output import DummyOutput
 
 from haclient import cli, output, prompt
 from haproc.membership.clusters import ClusterView
+from tests.unit.haclient_rig import UNAVAILABLE, serving
 from tests.unit.haclient_server import Server, answering, failing
+from tests.unit.pseudo_terminal import FakeTerminal
 
 TABLE = pa.table(
     {
@@ -35,13 +37,21 @@ TABLE = pa.table(
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    made = Server("a")
-    monkeypatch.setenv("HACLIENT_SERVERS", made.url)
-    yield made
-    made.close()
+    with serving("a") as (made,):
+        monkeypatch.setenv("HACLIENT_SERVERS", made.url)
+        yield made
 
 
 Capture = pytest.CaptureFixture[str]
+
+
+def prompted(monkeypatch: pytest.MonkeyPatch, state: Path, keys: str) -> int:
+    """Return the exit code of a prompt at which these keys are pressed; its history is below."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    monkeypatch.setattr("sys.stdin", FakeTerminal())
+    with create_pipe_input() as pressed, create_app_session(input=pressed, output=DummyOutput()):
+        pressed.send_text(keys)
+        return cli.main(["sql"])
 
 
 def test_sql_as_table_aligns_and_reports_on_stderr(server: Server, capsys: Capture) -> None:
@@ -119,15 +129,12 @@ def test_sql_error_shows_everything_there_is_to_know(server: Server, capsys: Cap
 def test_sql_failover_is_shown(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    other = Server("b")
-    try:
-        server.script.append(failing(503, "availability", "HAPROC_NOT_READY"))
+    server.script.append(UNAVAILABLE)
+    with serving("b") as (other,):
         assert cli.main(["sql", "--server", f"{server.url},{other.url}", "SELECT 1"]) == 0
         err = capsys.readouterr().err.splitlines()
         assert err[0] == f"failover: {server.url} → {other.url} (said by a)"
         assert err[1].startswith("cluster b")
-    finally:
-        other.close()
 
 
 def test_sql_failover_that_repeats_is_told_once_for_each_statement(capsys: Capture) -> None:
@@ -141,13 +148,7 @@ def test_sql_failover_that_repeats_is_told_once_for_each_statement(capsys: Captu
 def test_prompt_helps_and_sends_no_command_of_its_own(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr("sys.stdin", terminal)
-    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
-        keys.send_text("\\help\rhelp;\r\\x\rquit ;\r")
-        assert cli.main(["sql"]) == 0
+    assert prompted(monkeypatch, tmp_path, "\\help\rhelp;\r\\x\rquit ;\r") == 0
     assert server.seen == []
     assert capsys.readouterr().err.count(prompt.HELP) == 3
 
@@ -156,13 +157,7 @@ def test_prompt_without_a_place_for_its_history_says_so(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr("sys.stdin", terminal)
-    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
-        keys.send_text("SELECT 1;\rquit\r")
-        assert cli.main(["sql"]) == 0
+    assert prompted(monkeypatch, tmp_path / "file", "SELECT 1;\rquit\r") == 0
     assert "the history is not kept" in capsys.readouterr().err
     assert len(server.seen) == 1
 
@@ -181,13 +176,7 @@ def test_sql_exit_codes_tell_what_became_of_it(server: Server, capsys: Capture) 
 def test_prompt_runs_statements_over_several_lines_and_keeps_history(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr("sys.stdin", terminal)
-    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
-        keys.send_text("SELECT\r1; WRONG;\rquit\r")
-        assert cli.main(["sql"]) == 0
+    assert prompted(monkeypatch, tmp_path, "SELECT\r1; WRONG;\rquit\r") == 0
     assert [body["statement"] for body in server.seen] == ["SELECT\n1", "WRONG"]
     out, err = capsys.readouterr()
     assert out.splitlines()[-1].strip() == "1"
@@ -225,8 +214,7 @@ def test_server_without_scheme_or_port_is_told_as_it_was_taken(
 def test_status_shows_the_rings_clusters_from_the_first_server_that_answers(
     server: Server, capsys: Capture
 ) -> None:
-    other = Server("b")
-    try:
+    with serving("b") as (other,):
         server.ring = other.ring = [server, other]
         server.stop()
         other.state = "RECOVERING"
@@ -249,8 +237,6 @@ def test_status_shows_the_rings_clusters_from_the_first_server_that_answers(
         other.stop()
         assert cli.main(["status", "--wait", "0", *servers]) == output.EXIT_UNAVAILABLE
         assert "no server was available" in capsys.readouterr().err
-    finally:
-        other.close()
 
 
 @pytest.mark.parametrize("command", [["status"], ["sql", "SELECT 1"]])

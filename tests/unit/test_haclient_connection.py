@@ -1,24 +1,30 @@
-"""The client against real servers that answer, fail and misbehave; blocking and asyncio alike.
-
-The servers run in threads of their own, so a blocking call may block the test.
-"""
+"""The client against real servers that answer, fail and misbehave; blocking and asyncio alike."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import haclient
-import haclient.aio
 from haclient import Failover, FailureKind, Outcome
+from tests.unit.haclient_rig import (
+    BIG,
+    UNAVAILABLE,
+    Open,
+    connect,
+    connect_plainly,
+    fails,
+    gather,
+    run,
+    servers,
+    settle,
+    until,
+)
 from tests.unit.haclient_server import (
     WAIT_S,
     Server,
@@ -31,66 +37,7 @@ from tests.unit.haclient_server import (
     slow,
 )
 
-BIG = pa.table({"n": pa.array(range(20_000), pa.int32())})
-UNAVAILABLE = failing(503, "availability", "HAPROC_NOT_READY")
-
-PATIENT_S = 10.0
-"""These servers share a busy machine's time with their clients; test_haclient_frozen has others."""
-
-
-async def settle(value: Any) -> Any:
-    """Await what the asyncio form returns; the blocking one has done it already."""
-    return await value if inspect.isawaitable(value) else value
-
-
-async def gather(values: Any) -> list[Any]:
-    """Exhaust an iterator of either form."""
-    if hasattr(values, "__aiter__"):
-        return [value async for value in values]
-    return list(values)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-def servers() -> Iterator[list[Server]]:
-    made = [Server("a"), Server("b")]
-    yield made
-    for server in made:
-        server.close()
-
-
-Open = Callable[..., Any]
-
-
-@pytest.fixture(params=["sync", "aio"])
-async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
-    opened: list[Any] = []
-
-    def open_(servers: list[Server], **options: Any) -> Any:
-        form = haclient if request.param == "sync" else haclient.aio
-        options = {"silence_s": PATIENT_S, **options}
-        opened.append(form.connect([server.url for server in servers], **options))
-        return opened[-1]
-
-    yield open_
-    for connection in opened:
-        await settle(connection.close())
-
-
-async def run(connection: Any, sql: str = "SELECT 1", *given: Any, **options: Any) -> Any:
-    return await settle(connection.execute(sql, *given, **options))
-
-
-async def fails(connection: Any, sql: str = "SELECT 1", **options: Any) -> haclient.Error:
-    with pytest.raises(haclient.Error) as raised:
-        await run(connection, sql, **options)
-    return raised.value
+__all__ = ["connect", "connect_plainly", "servers"]
 
 
 async def test_execute_query_gives_rows_description_and_report(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,16 +21,12 @@ from haclient.file_schemas import (
     table_of,
 )
 from haclient.files import LoadFile, form_of
+from tests.unit.haclient_rig import server
 from tests.unit.haclient_server import Server, answering, failing, reset
 
+__all__ = ["server"]
+
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server("a")
-    yield made
-    made.close()
 
 
 def columns(path: Path, types: str | None = None, size: int = 1 << 20, **options: str) -> list[str]:

@@ -9,17 +9,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import haclient
-import haclient.aio
 from haclient.failover import Policy
+from tests.unit.haclient_rig import Open, connect_plainly, fails, run, serving
 from tests.unit.haclient_server import WAIT_S, Server
-from tests.unit.test_haclient_connection import Open, fails, run, settle
+
+__all__ = ["connect_plainly"]
 
 SOON_S = 8.0
 """A bound for a busy machine, not the aim, which is a second: bench.bench_membership measures."""
@@ -69,25 +69,16 @@ def _state(task: Path) -> str:
     return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
-@pytest.fixture(params=["sync", "aio"])
-async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
-    opened: list[Any] = []
-
-    def open_(servers: list[Server | Process], **options: Any) -> Any:
-        form = haclient if request.param == "sync" else haclient.aio
-        opened.append(form.connect([server.url for server in servers], **options))
-        return opened[-1]
-
-    yield open_
-    for connection in opened:
-        await settle(connection.close())
+@pytest.fixture
+def connect(connect_plainly: Open) -> Open:
+    """Open connections with the settings as they come."""
+    return connect_plainly
 
 
 @pytest.fixture
 def other() -> Iterator[Server]:
-    server = Server("b")
-    yield server
-    server.close()
+    with serving("b") as (made,):
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,10 @@ import haclient
 from haclient import cli, files
 from haclient.files import CsvRecords, FileKind, Loaded, LoadFile, form_of, pieces
 from haclient.load_command import Bar
+from tests.unit.haclient_rig import UNAVAILABLE, Open, connect, connect_plainly, servers, settle
 from tests.unit.haclient_server import Server, answering, failing
-from tests.unit.test_haclient_connection import UNAVAILABLE, Open, connect, servers, settle
 
-__all__ = ["connect", "servers"]
+__all__ = ["connect", "connect_plainly", "servers"]
 
 LINES = b"".join(b"%d,text %d\n" % (n, n) for n in range(1000))
 

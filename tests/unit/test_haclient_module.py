@@ -8,29 +8,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import haclient
 import haclient.aio
+from tests.unit.haclient_rig import servers, until
 from tests.unit.haclient_server import WAIT_S, Server, slow, until_cancelled
 
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-def servers() -> Iterator[list[Server]]:
-    made = [Server("a"), Server("b")]
-    yield made
-    for server in made:
-        server.close()
+__all__ = ["servers"]
 
 
 def test_cancel_from_another_thread_ends_execute(servers: list[Server]) -> None:

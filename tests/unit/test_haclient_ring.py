@@ -1,22 +1,27 @@
-"""The client and a ring that changes: discovery, order, draining, hedged reads; in both forms.
-
-The servers run in threads of their own, so a blocking call may block the test.
-"""
+"""The client and a ring that changes: discovery, order, draining, hedged reads; in both forms."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import haclient
-import haclient.aio
 from haclient import Failover, Outcome
+from tests.unit.haclient_rig import (
+    Open,
+    connect,
+    connect_plainly,
+    fails,
+    run,
+    serving,
+    settle,
+    until,
+)
 from tests.unit.haclient_server import (
     WAIT_S,
     Server,
@@ -29,26 +34,9 @@ from tests.unit.haclient_server import (
     until_cancelled,
 )
 
+__all__ = ["connect", "connect_plainly"]
+
 QUICK = {"refresh_s": 0.02, "failback_probe_s": 0.02, "failback_after_s": 0.05}
-
-PATIENT_S = 10.0
-"""These servers share a busy machine's time with their clients; test_haclient_frozen has others."""
-
-
-async def settle(value: Any) -> Any:
-    """Await what the asyncio form returns; the blocking one has done it already."""
-    return await value if inspect.isawaitable(value) else value
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        await asyncio.sleep(0.01)
-
-
-async def run(connection: Any, sql: str = "SELECT 1", **options: Any) -> Any:
-    return await settle(connection.execute(sql, **options))
 
 
 async def until_servers(connection: Any, *servers: Server) -> None:
@@ -74,30 +62,10 @@ async def refreshed(connection: Any, asked: Server) -> None:
 
 @pytest.fixture
 def servers() -> Iterator[list[Server]]:
-    made = [Server(name) for name in "abc"]
-    for server in made:
-        server.ring = made
-    yield made
-    for server in made:
-        server.close()
-
-
-Open = Callable[..., Any]
-
-
-@pytest.fixture(params=["sync", "aio"])
-async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
-    opened: list[Any] = []
-
-    def open_(servers: list[Server], **options: Any) -> Any:
-        form = haclient if request.param == "sync" else haclient.aio
-        options = {"silence_s": PATIENT_S, **options}
-        opened.append(form.connect([server.url for server in servers], **options))
-        return opened[-1]
-
-    yield open_
-    for connection in opened:
-        await settle(connection.close())
+    with serving(*"abc") as made:
+        for server in made:
+            server.ring = made
+        yield made
 
 
 # -- discovery ---------------------------------------------------------------------------------
@@ -328,27 +296,28 @@ async def test_hedged_query_that_is_wrong_is_told_once(
     assert not servers[1].seen
 
 
-@pytest.mark.parametrize("sql", ["INSERT INTO t VALUES (1)", "UPDATE t SET a = 1"])
-async def test_writes_are_never_hedged(connect: Open, servers: list[Server], sql: str) -> None:
-    connection = connect(servers, hedge_after_s=0.02, discover=False)
+@pytest.mark.parametrize(
+    ("hedge_after_s", "before", "sql"),
+    [
+        (0.02, [], "INSERT INTO t VALUES (1)"),
+        (0.02, [], "UPDATE t SET a = 1"),
+        (0.02, ["USE x"], "SELECT 1"),
+        (None, [], "SELECT 1"),
+    ],
+    ids=["an INSERT", "an UPDATE", "in a session", "not asked for"],
+)
+async def test_statement_that_is_never_hedged_is_waited_for(
+    connect: Open,
+    servers: list[Server],
+    hedge_after_s: float | None,
+    before: list[str],
+    sql: str,
+) -> None:
+    connection = connect(servers, hedge_after_s=hedge_after_s, discover=False)
+    for text in before:
+        await run(connection, text)
     servers[0].script.append(slow(0.3))
     assert (await run(connection, sql)).ha["cluster"] == "a"
-    assert not servers[1].seen
-
-
-async def test_queries_of_a_session_are_never_hedged(connect: Open, servers: list[Server]) -> None:
-    connection = connect(servers, hedge_after_s=0.02, discover=False)
-    await run(connection, "USE x")
-    servers[0].script.append(slow(0.3))
-    assert (await run(connection)).ha["cluster"] == "a"
-    assert not servers[1].seen
-
-
-async def test_queries_are_not_hedged_unless_asked_for(
-    connect: Open, servers: list[Server]
-) -> None:
-    servers[0].script.append(slow(0.3))
-    assert (await run(connect(servers, discover=False))).ha["cluster"] == "a"
     assert not servers[1].seen
 
 
@@ -376,8 +345,7 @@ async def test_last_offset_is_the_highest_that_an_answer_named(
         await run(connection)
     assert connection.last_offset == 7
     servers[0].script.append(failing(422, "application", "X", log_offset=9))
-    with pytest.raises(haclient.Error):
-        await run(connection)
+    await fails(connection)
     assert connection.last_offset == 9
 
 
@@ -446,9 +414,7 @@ async def test_busy_servers_are_asked_again_until_the_deadline(
     assert (await run(connection)).ha["cluster"] == "a", "it is well"
     for server in servers:
         server.script.extend([busy(0), busy(0), busy(60)])
-    with pytest.raises(haclient.Error) as raised:
-        await run(connection, timeout_s=20.0)
-    error = raised.value
+    error = await fails(connection, timeout_s=20.0)
     assert (error.outcome, error.error_class) == (Outcome.NOT_SENT, "HACLIENT_DEADLINE")
 
 
@@ -471,6 +437,5 @@ async def test_retry_that_nobody_takes_leaves_the_outcome_as_unknown_as_it_was(
     for server in servers:
         server.script.extend([busy(60)] * 2)
     for age_s, outcome in ((0.0, Outcome.NOT_SENT), (5.0, Outcome.UNKNOWN)):
-        with pytest.raises(haclient.Error) as raised:
-            await run(connection, timeout_s=20.0, age_s=age_s, request_id=f"r{age_s}")
-        assert raised.value.outcome == outcome
+        error = await fails(connection, timeout_s=20.0, age_s=age_s, request_id=f"r{age_s}")
+        assert error.outcome == outcome

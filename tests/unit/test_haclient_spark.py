@@ -8,7 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,16 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@contextmanager
+def slowly_read(session: Any, server: Server) -> Iterator[Future[list[Any]]]:
+    """Read in a thread; the server has the statement, and answers once it is told to go on."""
+    before = len(server.calls("ExecutePlan"))
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(read, session, "slow")
+        until(lambda: len(server.calls("ExecutePlan")) > before)
+        yield running
+
+
 def channel(session: Any) -> Any:
     return session.client._channel
 
@@ -124,9 +135,7 @@ def test_statement_broken_off_before_its_first_row_is_sent_on_under_its_id(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers)
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(read, session, "slow")
-        until(lambda: bool(servers[0].calls("ExecutePlan")))
+    with slowly_read(session, servers[0]) as running:
         servers[1].go_on.set()
         servers[0].stop()
         assert names(running.result(WAIT_S)) == "b"
@@ -199,9 +208,7 @@ def test_draining_server_ends_what_it_has_and_is_sent_nothing_new(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers, **QUICK_BACK)
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(read, session, "slow")
-        until(lambda: bool(servers[0].calls("ExecutePlan")))
+    with slowly_read(session, servers[0]) as running:
         servers[0].draining = True
         assert names(read(session)) == "b"
         servers[0].go_on.set()
@@ -214,9 +221,7 @@ def test_statement_at_a_server_that_has_closed_its_door_comes_to_its_end(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers, silence_s=0.01)
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(read, session, "slow")
-        until(lambda: bool(servers[0].calls("ExecutePlan")))
+    with slowly_read(session, servers[0]) as running:
         servers[0].stop(grace_s=WAIT_S)
         with pytest.raises(TimeoutError):
             running.result(1.0)  # a dozen refused probes
@@ -231,9 +236,7 @@ def test_session_goes_back_to_a_server_it_prefers_but_not_during_a_statement(
     session = opened(*servers, **QUICK_BACK)
     servers[0].stop()
     assert names(read(session)) == "b"
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(read, session, "slow")
-        until(lambda: len(servers[1].calls("ExecutePlan")) == 2)
+    with slowly_read(session, servers[1]) as running:
         servers[0].start()
         memory = channel(session).view
         until(lambda: memory.memory.servers[0].ready_since is not None)

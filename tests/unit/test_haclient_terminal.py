@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,13 @@ import haclient
 from haclient import cli, output, statements
 from haclient.prompt import RingNames
 from haclient.statements import Wanted, completions, tables_of, unquoted, wanted
+from tests.unit.haclient_rig import UNAVAILABLE, server, serving
 from tests.unit.haclient_server import Server, answering, failing, slow, until_cancelled
-from tests.unit.pseudo_terminal import HaclientTerminal
+from tests.unit.pseudo_terminal import FakeTerminal, HaclientTerminal
+
+__all__ = ["server"]
 
 WIDE = pa.table({"id": [1], "note": ["x" * 90], "gone": pa.array([None], pa.string())})
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server("a")
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -42,19 +37,16 @@ def test_prompt_completes_tables_and_columns_and_shows_wide_rows_vertically(
     answers = [tables, pa.table({"namespace": ["sales"]}), nothing, WIDE, WIDE]
     server.script.extend(map(answering, answers))
     with HaclientTerminal("sql", environment=environment) as terminal:
-        terminal.see("haclient>")
-        terminal.type("SELECT * FROM or\t")
+        terminal.enter("SELECT * FROM or\t")
         terminal.see("ders")
         terminal.type(" WHERE go\t")
         terminal.see("ne")
         terminal.type(" <> '';\r")
         shown = terminal.see("cluster a")
         assert "-[ row 1 ]-" in shown and "note | " + "x" * 73 in shown and "gone | NULL" in shown
-        terminal.see("haclient>")
-        terminal.type("SELECT 2\\G\r")
+        terminal.enter("SELECT 2\\G\r")
         assert "id   | 1" in terminal.see("cluster a")
-        terminal.see("haclient>")
-        terminal.type("quit\r")
+        terminal.enter("quit\r")
         assert terminal.ended() == 0
     assert [each["statement"] for each in server.seen] == [
         *("SHOW TABLES", "SHOW SCHEMAS", "SELECT * FROM orders LIMIT 0"),
@@ -70,15 +62,12 @@ def test_prompt_shows_an_errors_first_line_and_all_lines_on_request(
     )
     server.script.append(error)
     with HaclientTerminal("sql", environment=environment) as terminal:
-        terminal.see("haclient>")
-        terminal.type("SELECT x;\r")
+        terminal.enter("SELECT x;\r")
         shown = terminal.see("\\errors full")
         assert "error: [GONE] no x;" in shown and "class GONE" in shown and "Project" not in shown
-        terminal.see("haclient>")
-        terminal.type("\\errors full\r")
+        terminal.enter("\\errors full\r")
         assert "'Project ['x]" in terminal.see("+- y")
-        terminal.see("haclient>")
-        terminal.type("\\q\r")
+        terminal.enter("\\q\r")
         assert terminal.ended() == 0
 
 
@@ -87,16 +76,13 @@ def test_ctrl_c_cancels_the_statement_and_keeps_the_prompt(
 ) -> None:
     server.script.extend([until_cancelled, slow(0.0)])
     with HaclientTerminal("sql", environment=environment) as terminal:
-        terminal.see("haclient>")
-        terminal.type("SELECT 1;\r")
+        terminal.enter("SELECT 1;\r")
         assert "0.5 s" in terminal.see("s (Ctrl-C cancels)")
         terminal.type("\x03")
         terminal.see("cancelled · request")
-        terminal.see("haclient>")
-        terminal.type("SELECT 2;\r")
+        terminal.enter("SELECT 2;\r")
         terminal.see("1 row · ")
-        terminal.see("haclient>")
-        terminal.type("\x04")
+        terminal.enter("\x04")
         assert terminal.ended() == 0
     assert len(server.cancelled) == 1
 
@@ -110,11 +96,9 @@ def test_long_result_goes_to_the_pager_on_a_terminal_only(
     numbers = pa.table({"n": range(40)})
     server.script.extend([answering(numbers), answering(numbers.slice(0, 5))])
     with HaclientTerminal("sql", environment={**environment, "PAGER": str(pager)}) as terminal:
-        terminal.see("haclient>")
-        terminal.type("SELECT 1;\r")
+        terminal.enter("SELECT 1;\r")
         assert "\n 39\n" in terminal.see("40 rows")
-        terminal.see("haclient>")
-        terminal.type("SELECT 2;\r")
+        terminal.enter("SELECT 2;\r")
         assert "through the pager" not in terminal.see("5 rows")
     out = io.StringIO()
     output.show("n\n" * 1000, out)
@@ -156,26 +140,21 @@ def test_names_are_asked_for_once_until_they_may_have_changed(server: Server) ->
 def test_failover_is_told_in_a_line_of_its_own_while_the_spinner_turns(
     server: Server, environment: dict[str, str]
 ) -> None:
-    other = Server("b")
-    try:
-        unready = failing(503, "availability", "HAPROC_NOT_READY")
 
-        async def late(*request: Any) -> Any:
-            await asyncio.sleep(0.8)
-            return await unready(*request)
+    async def late(*request: Any) -> Any:
+        await asyncio.sleep(0.8)
+        return await UNAVAILABLE(*request)
 
-        server.script.append(late)
+    server.script.append(late)
+    with serving("b") as (other,):
         servers = {"HACLIENT_SERVERS": f"{server.url},{other.url}"}
-        with HaclientTerminal(
-            "sql", "SELECT 1", environment={**environment, **servers}
-        ) as terminal:
+        given = {**environment, **servers}
+        with HaclientTerminal("sql", "SELECT 1", environment=given) as terminal:
             terminal.see("(Ctrl-C cancels)")
             shown = terminal.see("said by a)\n")
             assert shown.splitlines()[-1].split("\r")[-1].startswith("failover: ")
             terminal.see("cluster b · 1 row")
             assert terminal.ended() == 0
-    finally:
-        other.close()
 
 
 def test_prompt_without_prompt_toolkit_reads_plain_lines(
@@ -184,9 +163,7 @@ def test_prompt_without_prompt_toolkit_reads_plain_lines(
     monkeypatch.setitem(sys.modules, "prompt_toolkit", None)
     typed = iter(["SELECT", "1;", "\\q"])
     monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr("sys.stdin", FakeTerminal())
     assert cli.main(["sql", "--server", server.url]) == 0
     assert [each["statement"] for each in server.seen] == ["SELECT\n1"]
     capsys.readouterr()
@@ -206,8 +183,7 @@ def test_pager_that_cannot_run_leaves_the_text_to_the_terminal(
     pager.write_text("no program")
     pager.chmod(0o700)
     monkeypatch.setenv("PAGER", str(pager))
-    out = io.StringIO()
-    out.isatty = lambda: True  # type: ignore[method-assign]
+    out = FakeTerminal()
     output.show("n\n" * 1000, out)
     assert out.getvalue() == "n\n" * 1000
     assert "the pager" in capsys.readouterr().err

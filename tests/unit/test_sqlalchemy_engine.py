@@ -13,17 +13,12 @@ from sqlalchemy.engine import URL
 
 import haclient
 from haclient.sqlalchemy.dialect import HAProcDialect
+from tests.unit.haclient_rig import servers
 from tests.unit.haclient_server import Server, answering, failing
 
+__all__ = ["servers"]
+
 SCHEMA = answering(pa.table({"current_schema()": ["default"]}))
-
-
-@pytest.fixture
-def servers() -> Iterator[list[Server]]:
-    made = [Server("a"), Server("b")]
-    yield made
-    for server in made:
-        server.close()
 
 
 @pytest.fixture

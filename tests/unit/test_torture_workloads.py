@@ -21,18 +21,13 @@ from tests.fault.torture.workloads import (
     SessionClient,
     make_clients,
 )
+from tests.unit.haclient_rig import servers
 from tests.unit.haclient_server import Server, answering, failing
+
+__all__ = ["servers"]
 
 ROWS = pa.table({"k": pa.array([1, 2], pa.int64()), "v": pa.array([11, 12], pa.int64())})
 UNAVAILABLE = failing(503, "availability", "HAPROC_DOWN", outcome="NOT_SENT")
-
-
-@pytest.fixture
-def servers() -> Iterator[list[Server]]:
-    made = [Server("a"), Server("b")]
-    yield made
-    for server in made:
-        server.close()
 
 
 class Registers(Client):

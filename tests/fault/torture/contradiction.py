@@ -36,7 +36,7 @@ class Contradiction:
     calls: tuple[Call, ...]
     stuck: Call
     unwritten: Held
-    """What it shows and nobody ever wrote."""
+    """The values that the read shows and nobody ever wrote."""
 
     def __str__(self) -> str:
         shown = self.calls[-_LINES_MAX:]

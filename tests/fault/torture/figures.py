@@ -1,4 +1,4 @@
-"""What was done in a run, in figures. Values in, values out."""
+"""The figures of a run: faults, operations, waits. Values in, values out."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 
 class Verb(StrEnum):
-    """What an operation does. A table's verbs say which kind of table it is."""
+    """The effect of an operation. The verbs of a table show its kind."""
 
     INSERT = "insert"
     """Rows with new ids, all or none; in a register: one more row for the key."""
@@ -40,7 +40,7 @@ class Verb(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What the client was told."""
+    """The result of a write, as the client received it."""
 
     ACK = "ack"
     REJECTED = "rejected"
@@ -51,7 +51,7 @@ class Outcome(StrEnum):
 
     @property
     def failed(self) -> bool:
-        """Whether it surely has no effect."""
+        """True if the write surely has no effect."""
         return self in (Outcome.REJECTED, Outcome.NOT_SENT)
 
 
@@ -95,7 +95,7 @@ class Op:
 
     @property
     def failed_over(self) -> bool:
-        """Whether another HAProc answered than the client meant to ask."""
+        """True if another HAProc answered than the one that the client asked first."""
         return bool(self.answered_by) and self.answered_by != self.asked
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class Position:
     """The log's end, read after the progress."""
 
     def claims(self, offset: int | None) -> bool:
-        """Whether the operation at this offset is said to be applied."""
+        """True if the cluster reports the operation at this offset as applied."""
         return offset is not None and (offset < self.low or offset in self.done)
 
 
@@ -135,15 +135,15 @@ class Read:
     lag_max: int = 0
     """For `Level.BOUNDED`: how many records may lack."""
     token: int = 0
-    """What the client had written and seen before: so many records of the log."""
+    """The number of the log's records that show all that the client had written and seen before."""
     after_offset: int | None = None
-    """What the answer says of itself: so many records show all that it shows."""
+    """The number of the log's records that show all that the answer shows, as it reports."""
     asked: str = ""
     answered_by: str = ""
 
     @property
     def failed_over(self) -> bool:
-        """Whether another HAProc answered than the client meant to ask."""
+        """True if another HAProc answered than the one that the client asked first."""
         return bool(self.answered_by) and self.answered_by != self.asked
 
     def __str__(self) -> str:
@@ -154,7 +154,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """What a cluster held in the end; None for a table that is not there."""
+    """The tables of a cluster at the end; None for a table that does not exist."""
 
     cluster: str
     position: Position | None
@@ -351,7 +351,7 @@ def _that_count(log: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
 
 
 def _placed(op: Op, log: Sequence[tuple[int, str]]) -> Op:
-    """Return an acknowledged write with its place, which a PySpark program is not told."""
+    """Return an acknowledged write with its offset, which a PySpark program does not receive."""
     if op.outcome is not Outcome.ACK or op.offset is not None:
         return op
     return replace(op, offset=next((offset for offset, key in log if key == op.id), None))

@@ -35,7 +35,7 @@ STEPS_MAX = 2_000_000
 real runs take about one for each write."""
 
 Held: TypeAlias = tuple[int, ...]
-"""What a key holds; the rows of a register in rising order."""
+"""The values of a key; the rows of a register in rising order."""
 UNSEEN = -1
 """Stands for every value that no read shows."""
 
@@ -50,7 +50,7 @@ class Call:
     completed_s: float = math.inf
     """Infinite for a write whose outcome is unknown."""
     told: str = ""
-    """Who, where, at which offset: for people."""
+    """The client, the cluster and the offset, as text for people."""
 
     def __str__(self) -> str:
         ended = "  never" if self.completed_s == math.inf else f"{self.completed_s:7.2f}"
@@ -59,7 +59,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a search found. ``possible``: None if it was given up."""
+    """The result of a search. ``possible``: None if the search was given up."""
 
     possible: bool | None
     steps: int
@@ -167,7 +167,7 @@ class _Search:
             held = seen
 
     def _is_left(self, reads: Sequence[int], base: int, mask: int) -> bool:
-        """Whether one of these reads does not stand in the order yet."""
+        """True if one of these reads is not in the order yet."""
         first = bisect_left(reads, base)
         return any(not self._stands(at, base, mask) for at in reads[first:])
 

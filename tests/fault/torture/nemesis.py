@@ -80,7 +80,7 @@ class Nemesis(Part):
         self._calm.set()
 
     def all_run(self) -> bool:
-        """Whether nothing is down, frozen, cut, armed, or on its way up."""
+        """True if no part is down, frozen, cut, armed or starting."""
         busy = self._down or self._frozen or self._cut or self._armed or self._stage.starting
         return not busy and not self._due and all(map(self._stage.runs, self._stage.victims))
 

@@ -25,7 +25,7 @@ class Target(StrEnum):
 
 
 class Deed(StrEnum):
-    """What is done."""
+    """The action of a fault."""
 
     KILL = "kill"
     STEP = "step"
@@ -46,7 +46,7 @@ GUEST = "guest"
 
 
 class Mode(StrEnum):
-    """What a link does with what passes over it."""
+    """The treatment of the bytes that pass over a link."""
 
     PASS = "pass"
     REFUSE = "refuse"
@@ -76,7 +76,7 @@ _STEPS = {
 
 
 class Scheme(StrEnum):
-    """What the plan chooses from."""
+    """The faults among which the plan chooses."""
 
     HAPROC = "a HAProc"
     STEP = "a HAProc at a step"
@@ -134,7 +134,7 @@ _BEYOND_HAPROCS = {
     Scheme.FREEZE_REDIS: {Target.REDIS},
     Scheme.CUT: set[Target](),
 }
-"""What a scheme strikes, where that is not HAProcs alone."""
+"""The kinds of processes that a scheme strikes, unless they are HAProcs alone."""
 _MODES = (Mode.REFUSE, Mode.STALL, Mode.DROP, Mode.DELAY)
 
 

@@ -49,7 +49,7 @@ class TableLog:
 
 
 class _KeyLog:
-    """What a key held after each write."""
+    """The values of a key after each write."""
 
     def __init__(self, kind: TableKind, writes: Sequence[tuple[int, Op]]) -> None:
         self._offsets = [offset for offset, _ in writes]
@@ -96,6 +96,6 @@ def _common(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
 
 
 def has_keys(ops: Sequence[Op]) -> bool:
-    """Whether these operations are on a table whose keys hold values."""
+    """True if these operations are on a table whose keys hold values."""
     made = any(op.verb in (Verb.CREATE, Verb.DROP) for op in ops)
     return bool(ops) and not made and kind_of(ops) is not TableKind.SET

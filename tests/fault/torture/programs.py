@@ -34,7 +34,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a program is told."""
+    """The arguments of a program."""
 
     name: str
     number: int

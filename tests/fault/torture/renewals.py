@@ -44,7 +44,7 @@ class Renewals(Part):
 
     @property
     def busy(self) -> bool:
-        """Whether one is under way."""
+        """True if a renewal is running."""
         return self._asked is not None
 
     def ask(self, deed: Deed, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a table must hold if the log's operations ran on it one after another."""
+"""The content of a table after the log's operations, one after another."""
 
 from __future__ import annotations
 

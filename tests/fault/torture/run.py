@@ -60,20 +60,20 @@ class Options:
     load: float = 1.0
     """How much of the usual is written."""
     targets: tuple[Target, ...] = tuple(Target)
-    """What is killed and frozen."""
+    """The kinds of processes that are killed and frozen."""
     clients: tuple[str, ...] = ()
     """Of haclient's clients those with these names; all, if none is named."""
     programs: int = 4
     """PySpark programs beside the other clients."""
     redis: bool = False
-    """Whether the HAProcs keep their state in a Redis, which is struck, too."""
+    """True if the HAProcs keep their state in a Redis, which is struck, too."""
     renewals: tuple[Scheme, ...] = ()
     """Which of joins, rebuilds and repairs there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a run."""
+    """The result of a run."""
 
     run: str
     violations: tuple[Violation, ...]

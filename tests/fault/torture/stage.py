@@ -41,7 +41,7 @@ class Stage:
         self.redis = redis
         self.proxies = Proxies()
         self.starting: set[Victim] = set()
-        """What is being started just now; nobody can tell yet whether it will run."""
+        """The processes that are being started, and may still fail to start."""
         self._coming: set[Victim] = set()
         self._threads: list[threading.Thread] = []
         self._views: dict[str, Path] = {}
@@ -142,7 +142,7 @@ class Stage:
     # -- processes ---------------------------------------------------------------------------
 
     def runs(self, victim: Victim) -> bool:
-        """Whether the process runs (or is stopped, but not dead)."""
+        """True if the process runs, or is stopped but not dead."""
         target, name = victim
         if target is Target.HAPROC:
             return process_of(self.ring.config, name).identity() is not None

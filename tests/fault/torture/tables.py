@@ -1,4 +1,4 @@
-"""Is a table in the end what its clients were told? By their knowledge alone, without the log."""
+"""Compares a table at the end with the answers that its clients received, without the log."""
 
 from __future__ import annotations
 

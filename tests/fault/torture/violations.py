@@ -1,4 +1,4 @@
-"""What can be wrong with a run."""
+"""The kinds of findings in a run."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Watch(Part):
 
     @property
     def starved(self) -> bool:
-        """Whether no HAProc has been READY for a while."""
+        """True if no HAProc has been READY for a while."""
         return self._history.now() - self._ready_at > _STARVED_S
 
     def work(self) -> None:
@@ -76,7 +76,7 @@ class Watch(Part):
 
     @property
     def settled(self) -> bool:
-        """Whether all serve and have applied the whole log."""
+        """True if all clusters serve and have applied the whole log."""
         answers = [self.status.get(each.name, {}) for each in self._config().clusters]
         ends = {str(answer.get("log_end")) for answer in answers}
         done = all(a.get("state") == "READY" and a.get("lag") == 0 for a in answers)
