@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeAlias
 
 from haproc.classify.model import Kind, OperationClass
 from haproc.config.model import Timeouts
@@ -33,6 +35,7 @@ from tests.simulation.ring import LIMITS, TIMEOUTS, Node, Ring
 from tests.simulation.scenario import operation
 from tests.simulation.violations import Violated, Violation, in_time
 
+P = ParamSpec("P")
 CREATE = "CREATE TABLE t (x)"
 
 
@@ -216,3 +219,24 @@ def story(
         await tell(stage)
 
     run(main())
+
+
+Story: TypeAlias = Callable[Concatenate[Stage, P], Coroutine[Any, Any, None]]
+
+
+def on_stage(
+    *, limits: Limits = LIMITS, timeouts: Timeouts = TIMEOUTS, size: int = 3
+) -> Callable[[Story[P]], Callable[P, None]]:
+    """Make a test of a story, which has a stage as its first parameter."""
+
+    def tested(tell: Story[P]) -> Callable[P, None]:
+        @functools.wraps(tell)
+        def test(*args: P.args, **kwargs: P.kwargs) -> None:
+            story(lambda stage: tell(stage, *args, **kwargs), 1, limits, timeouts, size)
+
+        signature = inspect.signature(tell)
+        others = list(signature.parameters.values())[1:]  # pytest gives these
+        test.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return test
+
+    return tested

@@ -18,7 +18,7 @@ from haproc.route import attempts
 from haproc.route.attempts import Attempts, Make
 from haproc.route.model import IDS_MAX, Request, SentSql
 from tests.simulation.computed import gather
-from tests.simulation.directed import Stage, story
+from tests.simulation.directed import Stage, on_stage
 from tests.simulation.queries import SimReading
 from tests.simulation.test_computed import rows_records, seen
 from tests.simulation.test_staging_tables import IDS, gathered, ids
@@ -51,54 +51,48 @@ async def write(stage: Stage, name: str, *lends: bool) -> WriteAttempt:
     return await Attempts(stage.replica(name)).write(REQUEST, made(stage, name, *lends))
 
 
-def test_write_whose_session_was_gone_is_made_again_and_there_once() -> None:
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        attempt = await write(stage, "a", False, False, True)
-        assert (attempt.facts.id, attempt.outcome.status) == ("g~3", OutcomeStatus.APPLIED)
-        assert [rows.failure is None for rows in rows_records(stage)] == [False, False, True]
-        known = await Attempts(stage.replica("b")).known(REQUEST)
-        assert known is not None and known.facts.id == "g~3"
-        await marked_once(stage)
-
-    story(tell)
+@on_stage()
+async def test_write_whose_session_was_gone_is_made_again_and_there_once(stage: Stage) -> None:
+    await ids(stage)
+    attempt = await write(stage, "a", False, False, True)
+    assert (attempt.facts.id, attempt.outcome.status) == ("g~3", OutcomeStatus.APPLIED)
+    assert [rows.failure is None for rows in rows_records(stage)] == [False, False, True]
+    known = await Attempts(stage.replica("b")).known(REQUEST)
+    assert known is not None and known.facts.id == "g~3"
+    await marked_once(stage)
 
 
-def test_write_that_two_make_again_at_once_is_there_once() -> None:
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
+@on_stage()
+async def test_write_that_two_make_again_at_once_is_there_once(stage: Stage) -> None:
+    await ids(stage)
 
-        async def gone() -> Operation:
-            op = await made(stage, "a", False)()
-            if op.id != "g":
-                raise refused(  # its client does not bring the session back here
-                    ErrorClass.SESSION_UNKNOWN,
-                    "no session",
-                    "",
-                )
-            return op
+    async def gone() -> Operation:
+        op = await made(stage, "a", False)()
+        if op.id != "g":
+            raise refused(  # its client does not bring the session back here
+                ErrorClass.SESSION_UNKNOWN,
+                "no session",
+                "",
+            )
+        return op
 
-        with pytest.raises(RequestError):
-            await Attempts(stage.replica("a")).write(REQUEST, gone)
-        found = await asyncio.gather(*(write(stage, name) for name in "abcabc"))
-        assert {each.facts.id for each in found} == {"g~2"}
-        assert {each.outcome.status for each in found} == {OutcomeStatus.APPLIED}
-        await marked_once(stage)
-
-    story(tell)
+    with pytest.raises(RequestError):
+        await Attempts(stage.replica("a")).write(REQUEST, gone)
+    found = await asyncio.gather(*(write(stage, name) for name in "abcabc"))
+    assert {each.facts.id for each in found} == {"g~2"}
+    assert {each.outcome.status for each in found} == {OutcomeStatus.APPLIED}
+    await marked_once(stage)
 
 
-def test_write_whose_session_is_gone_each_time_is_rejected_at_last() -> None:
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        attempt = await write(stage, "a", *[False] * 20)
-        assert attempt.outcome.status is OutcomeStatus.REJECTED
-        assert attempt.facts.id == f"g~{IDS_MAX}"
-        again = await Attempts(stage.replica("b")).known(REQUEST)
-        assert again is not None and again.facts.id == f"g~{IDS_MAX}"
-        assert seen(stage, "b", "g") == []
-
-    story(tell)
+@on_stage()
+async def test_write_whose_session_is_gone_each_time_is_rejected_at_last(stage: Stage) -> None:
+    await ids(stage)
+    attempt = await write(stage, "a", *[False] * 20)
+    assert attempt.outcome.status is OutcomeStatus.REJECTED
+    assert attempt.facts.id == f"g~{IDS_MAX}"
+    again = await Attempts(stage.replica("b")).known(REQUEST)
+    assert again is not None and again.facts.id == f"g~{IDS_MAX}"
+    assert seen(stage, "b", "g") == []
 
 
 async def marked_once(stage: Stage) -> None:
