@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
@@ -20,7 +18,7 @@ from haproc.engine.interface import Named
 from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.apply import computing
-from haproc.replicate.apply.parts import ComputedRows
+from haproc.replicate.apply.materialise import ComputedRows
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.control import Abandon
@@ -28,7 +26,6 @@ from haproc.replicate.records.rows import Passed
 from tests.simulation.computed import gather, make
 from tests.simulation.directed import Stage, ddl, on_stage, story
 from tests.simulation.network import Refused
-from tests.simulation.queries import SimReading
 from tests.simulation.ring import MEMBERSHIP, Node
 from tests.simulation.scenario import insert, operation
 from tests.simulation.spark import SimEngine, SimSpark
@@ -225,10 +222,7 @@ async def test_query_of_a_session_that_was_lost_and_made_anew_is_rejected(
     stage: Stage, step: Step | None
 ) -> None:
     await tables(stage)
-    op, life = gather("g", "a"), stage.node("a").life
-    op = replace(op, write=structs.replace(op.write, of_session=True))
-    assert life is not None
-    reading: Any = SimReading(stage.node("a").spark, life.check)
+    op, reading = gather("g", "a", of_session=True), stage.reading("a")
 
     def lost(_: Node | None) -> None:
         reading.epoch += 1
@@ -249,12 +243,8 @@ async def test_query_of_a_session_that_fails_for_a_moment_is_tried_again_in_it(
     stage: Stage,
 ) -> None:
     await tables(stage)
-    op, spark = gather("g", "a"), stage.node("a").spark
-    op = replace(op, write=structs.replace(op.write, of_session=True))
-    life = stage.node("a").life
-    assert life is not None
-    reading: Any = SimReading(spark, life.check)
-    stage.replica("a").computing.attach_session(op.key, reading)
+    op = gather("g", "a", of_session=True)
+    stage.replica("a").computing.attach_session(op.key, stage.reading("a"))
 
     def rate(rate: float) -> Callable[[Node], None]:
         return lambda node: setattr(node.spark, "environment_error_rate", rate)
@@ -268,13 +258,9 @@ async def test_query_of_a_session_that_fails_for_a_moment_is_tried_again_in_it(
 @on_stage()
 async def test_query_of_a_session_that_fails_always_is_rejected_by_its_origin(stage: Stage) -> None:
     await tables(stage)
-    op, spark = gather("g", "a"), stage.node("a").spark
-    op = replace(op, write=structs.replace(op.write, of_session=True))
-    life = stage.node("a").life
-    assert life is not None
-    reading: Any = SimReading(spark, life.check)
-    stage.replica("a").computing.attach_session(op.key, reading)
-    spark.poison_word = "SELECT 'g'"
+    op = gather("g", "a", of_session=True)
+    stage.replica("a").computing.attach_session(op.key, stage.reading("a"))
+    stage.node("a").spark.poison_word = "SELECT 'g'"
     outcome = await stage.submit("a", op, LONG_S)
     assert outcome.failure is not None and outcome.failure.error_class == "OOM"
     assert {m.by for m in rows_records(stage)} == {"a"}
