@@ -26,7 +26,15 @@ TABLES = 3
 
 
 def computed(
-    op_id: str, kind: Kind, head: str, query: str, origin: str, reads: str, writes: str
+    op_id: str,
+    kind: Kind,
+    head: str,
+    query: str,
+    origin: str,
+    reads: str,
+    writes: str,
+    *,
+    of_session: bool = False,
 ) -> Operation:
     """Return a write whose rows are computed at its place, as the service would make it."""
     synchronous = kind is Kind.CREATE_TABLE_AS
@@ -36,16 +44,19 @@ def computed(
         kind,
         origin,
         op_id,
-        QueryWrite(head + query, len(head)),
+        QueryWrite(head + query, len(head), of_session=of_session),
         reads=frozenset({reads}),
         writes=frozenset({writes}),
     )
 
 
-def gather(op_id: str, origin: str) -> Operation:
-    """Return a write that copies all ids that there are."""
+def gather(op_id: str, origin: str, *, of_session: bool = False) -> Operation:
+    """Return a write that copies all ids; ``of_session``: in its client's session."""
     query = f"SELECT '{op_id}' AS id, id AS x, chance() AS n FROM ids"
-    return computed(op_id, Kind.INSERT, "INSERT INTO gathered ", query, origin, "ids", "gathered")
+    head = "INSERT INTO gathered "
+    return computed(
+        op_id, Kind.INSERT, head, query, origin, "ids", "gathered", of_session=of_session
+    )
 
 
 def tally(op_id: str, origin: str) -> Operation:

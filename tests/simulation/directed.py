@@ -31,6 +31,7 @@ from haproc.replicate.records.operation import (
 )
 from haproc.replicate.replica import Replica
 from tests.simulation.clock import run
+from tests.simulation.queries import SimReading
 from tests.simulation.ring import LIMITS, TIMEOUTS, Node, Ring
 from tests.simulation.scenario import operation
 from tests.simulation.violations import Violated, Violation, in_time
@@ -83,6 +84,12 @@ class Stage:
 
     def node(self, name: str) -> Node:
         return self.ring.nodes[name]
+
+    def reading(self, name: str, kind: type[SimReading] = SimReading) -> Any:
+        """Return a client's session on a node, in which queries run."""
+        life = self.node(name).life
+        assert life is not None, f"{name} is dead"
+        return kind(self.node(name).spark, life.check)
 
     def replica(self, name: str) -> Replica:
         replica = self.node(name).replica

@@ -12,7 +12,6 @@ from haproc.route.attempts import AttachedResources
 from haproc.sessions.client import ClientSession
 from haproc.sessions.journal import SqlEntry
 from tests.simulation.directed import Stage, on_stage
-from tests.simulation.queries import SimReading
 from tests.simulation.scenario import insert
 from tests.simulation.test_computed import rows_records
 from tests.simulation.test_computed_plans import text, with_sessions
@@ -23,11 +22,10 @@ from tests.unit.session_rig import Ring as Sessions
 
 async def begun(stage: Stage) -> tuple[Member, ClientSession]:
     """Return a client's session, whose Spark session is cluster a's."""
-    member, life = Sessions().member(), stage.node("a").life
-    assert life is not None
+    member = Sessions().member()
     session = await member.sessions.enter("anonymous", "s", create=True)
     await member.sessions.record(session, SqlEntry("v"))
-    session.spark = SimReading(stage.node("a").spark, life.check)  # type: ignore[assignment]
+    session.spark = stage.reading("a")
     return member, session
 
 

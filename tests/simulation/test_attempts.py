@@ -323,8 +323,7 @@ async def test_restart_while_the_log_fails_again_and_again_judges_each_record_on
     answer = await service(stage, "b").execute(sql("w", COPY))
     await stage.submit("c", rename("r1", "t", "u"))
     await stage.settle()
-    stage.node("b").kill()
-    stage.node("b").start()
+    stage.node("b").restart()
     log, calls = stage.replica("b").core.log, 0
     read = log.read
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from msgspec import structs
@@ -22,7 +21,6 @@ from haproc.replicate.records.rows import Passed, QueryWrite, Rows
 from tests.simulation.computed import SETUP, gather, make, tally
 from tests.simulation.directed import Stage, on_stage
 from tests.simulation.network import Refused
-from tests.simulation.queries import SimReading
 from tests.simulation.ring import LIMITS, TIMEOUTS, Node
 from tests.simulation.scenario import insert, operation
 from tests.simulation.seeds import SEEDS
@@ -179,8 +177,7 @@ async def test_rejection_is_known_after_a_restart(stage: Stage) -> None:
     await tables(stage)
     await stage.submit("a", wrong("g"))
     await stage.ready("a", "b", "c")
-    stage.node("b").kill()
-    stage.node("b").start()
+    stage.node("b").restart()
     await stage.ready("b")
     outcome = await stage.submit("b", wrong("g"))
     assert outcome.status is OutcomeStatus.REJECTED
@@ -244,13 +241,9 @@ async def test_query_that_takes_too_long_is_rejected_by_an_operator(stage: Stage
 async def test_query_of_a_session_runs_in_it_or_is_rejected(stage: Stage) -> None:
     await tables(stage)
     for op_id, lent in (("lent", True), ("lost", False)):
-        op = gather(op_id, "a")
-        op = replace(op, write=structs.replace(op.write, of_session=True))
+        op = gather(op_id, "a", of_session=True)
         if lent:
-            life = stage.node("a").life
-            assert life is not None
-            reading = SimReading(stage.node("a").spark, life.check)
-            stage.replica("a").computing.attach_session(op.key, reading)  # type: ignore[arg-type]
+            stage.replica("a").computing.attach_session(op.key, stage.reading("a"))
         outcome = await stage.submit("a", op)
         assert outcome.status is (OutcomeStatus.APPLIED if lent else OutcomeStatus.REJECTED)
         if outcome.failure is not None:
@@ -264,10 +257,7 @@ async def test_queries_of_sessions_run_in_them_though_as_many_writes_wait_as_may
     stage: Stage,
 ) -> None:
     await tables(stage)
-    op, life = gather("g", "a"), stage.node("a").life
-    op = replace(op, write=structs.replace(op.write, of_session=True))
-    assert life is not None
-    reading: Any = SimReading(stage.node("a").spark, life.check)
+    op, reading = gather("g", "a", of_session=True), stage.reading("a")
     computing, limits = stage.replica("a").computing, stage.replica("a").core.limits
     computing.attach_session(op.key, reading)
     for number in range(1, limits.statements_max + limits.writes_waiting_max):
@@ -281,8 +271,7 @@ async def test_query_of_a_session_whose_origin_died_is_rejected_not_waited_for(
     stage: Stage,
 ) -> None:
     await tables(stage)
-    op = gather("g", "a")
-    op = replace(op, write=structs.replace(op.write, of_session=True))
+    op = gather("g", "a", of_session=True)
     stage.at("a", Step.ROWS_BEFORE, Node.kill)
     with pytest.raises(Refused):
         await stage.submit("a", op)

@@ -71,9 +71,7 @@ def with_sessions(stage: Stage, *errors: Exception) -> list[tuple[str, SessionRe
             built.append((name, ref))
             if left:
                 raise left.pop(0)
-            life = stage.node(name).life
-            assert life is not None
-            return SimReading(stage.node(name).spark, life.check)  # type: ignore[return-value]
+            return stage.reading(name)  # type: ignore[no-any-return]
 
         return rebuild
 
@@ -119,12 +117,10 @@ async def test_write_whose_session_is_made_anew_is_computed_under_its_own_settin
             await super().configure(settings)
 
     await ids(stage)
-    life = stage.node("a").life
-    assert life is not None
-    reading = Reading(stage.node("a").spark, life.check)
+    reading: Session = stage.reading("a", Reading)
 
     async def rebuild(_: SessionRef) -> Session:
-        return reading  # type: ignore[return-value]
+        return reading
 
     stage.replica("a").computing.rebuild = rebuild
     op = replace(form("g", "a", REF), settings=Settings(time_zone="Asia/Tokyo"))
@@ -153,10 +149,8 @@ async def test_what_observations_of_the_query_found_is_told_wherever_the_rows_ar
             return await super().query(statement, timeout_s=timeout_s)
 
     await ids(stage)
-    op, life = form("g", "a", REF), stage.node("a").life
-    assert life is not None
-    reading = Reading(stage.node("a").spark, life.check)
-    stage.replica("a").computing.attach_session(op.key, reading)  # type: ignore[arg-type]
+    op, reading = form("g", "a", REF), stage.reading("a", Reading)
+    stage.replica("a").computing.attach_session(op.key, reading)
     assert (await stage.submit("a", op)).applied.observed == (b"50",)
     await stage.settle()
     for name in "bc":
@@ -174,11 +168,9 @@ async def test_write_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_i
     """One that is not made yet, because whoever makes it waits for what is in the log: the plan."""
     await ids(stage)
     built = with_sessions(stage)
-    op, life = form("g", "a", REF), stage.node("a").life
-    assert life is not None
-    reading, as_it_was = SimReading(stage.node("a").spark, life.check), [True]
+    op, reading, as_it_was = form("g", "a", REF), stage.reading("a"), [True]
     computing = stage.replica("a").computing
-    computing.attach_session(op.key, reading, lambda: as_it_was[0])  # type: ignore[arg-type]
+    computing.attach_session(op.key, reading, lambda: as_it_was[0])
 
     def happens(_: Node) -> None:
         reading.epoch += what == "lost"
@@ -213,11 +205,9 @@ async def test_write_whose_session_its_client_changes_amid_its_query_is_computed
 
     await ids(stage)
     built = with_sessions(stage)
-    op, life = form("g", "a", REF), stage.node("a").life
-    assert life is not None
-    reading = Reading(stage.node("a").spark, life.check)
+    op, reading = form("g", "a", REF), stage.reading("a", Reading)
     computing = stage.replica("a").computing
-    computing.attach_session(op.key, reading, lambda: as_it_was[0])  # type: ignore[arg-type]
+    computing.attach_session(op.key, reading, lambda: as_it_was[0])
     assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
     assert built == [("a", REF)]
     await gathered(stage)

@@ -7,19 +7,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from msgspec import structs
 
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.records.rows import QueryWrite
 from haproc.replicate.writes import WriteAttempt
 from haproc.route import attempts
 from haproc.route.attempts import Attempts, Make
 from haproc.route.model import IDS_MAX, Request, SentSql
 from tests.simulation.computed import gather
 from tests.simulation.directed import Stage, on_stage
-from tests.simulation.queries import SimReading
 from tests.simulation.test_computed import rows_records, seen
 from tests.simulation.test_staging_tables import IDS, gathered, ids
 from tests.simulation.violations import found_by
@@ -32,16 +29,11 @@ def made(stage: Stage, name: str, *lends: bool) -> Make:
     left, route = list(lends), Attempts(stage.replica(name))
 
     async def make() -> Operation:
-        op = gather("g", name)
-        assert isinstance(op.write, QueryWrite)
+        op = gather("g", name, of_session=True)
         since = stage.replica(name).writes.since()
-        op = replace(op, write=structs.replace(op.write, of_session=True), since=since)
-        op = replace(op, id=route.next_id(REQUEST))
+        op = replace(op, since=since, id=route.next_id(REQUEST))
         if left.pop(0) if left else True:
-            life = stage.node(name).life
-            assert life is not None
-            reading = SimReading(stage.node(name).spark, life.check)
-            stage.replica(name).computing.attach_session(op.key, reading)  # type: ignore[arg-type]
+            stage.replica(name).computing.attach_session(op.key, stage.reading(name))
         return op
 
     return make

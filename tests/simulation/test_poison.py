@@ -144,8 +144,7 @@ async def test_skipped_operation_counts_as_skipped_after_a_restart(stage: Stage)
     await stage.operators("c").skip("c", offset, "")
     await stage.until(lambda: rows(stage, "c") == ["after", "one"])
     assert (await stage.replica("c").outcome(offset)).status == OutcomeStatus.SKIPPED
-    stage.node("c").kill()
-    stage.node("c").start()
+    stage.node("c").restart()
     await stage.until(lambda: stage.alive_state("c") is State.DIVERGED, 120)
     await asyncio.sleep(20)
     assert (await stage.replica("c").outcome(offset)).status == OutcomeStatus.SKIPPED
@@ -277,8 +276,7 @@ async def test_outcome_not_judged_before_a_restart_is_judged_after_it(stage: Sta
     await asyncio.sleep(5)
     assert stage.state("c") is State.READY
     for name in "cab":
-        stage.node(name).kill()
-        stage.node(name).start()
+        stage.node(name).restart()
     await stage.until(lambda: stage.alive_state("c") is State.DIVERGED, 120)
     await stage.ready("a", "b")
 
@@ -333,8 +331,7 @@ async def test_table_changed_past_haproc_is_found_and_survives_a_restart(stage: 
     assert findings(await stage.verify("a"))["b"] == "different"
     await stage.until(lambda: stage.state("b") is State.DIVERGED)
     assert judging(stage, "b") == (Finding.DIFFERENT, 1, True)
-    stage.node("b").kill()
-    stage.node("b").start()
+    stage.node("b").restart()
     await stage.until(lambda: stage.alive_state("b") is State.DIVERGED, 120)
     assert "(t)" in stage.reason("b")
     await stage.until(lambda: judging(stage, "b") == (Finding.DIFFERENT, 1, False))

@@ -354,8 +354,7 @@ async def test_cluster_whose_outcome_differs_is_diverged_and_only_that_one(
     stage.check_equal(*(name for name in stage.ring.names if name != odd))
     # once stored it stays so over a restart, and serves nothing
     await asyncio.sleep(1)
-    stage.node(odd).kill()
-    stage.node(odd).start()
+    stage.node(odd).restart()
     await stage.until(lambda: stage.state(odd) is State.DIVERGED)
     with pytest.raises(RequestError, match="DIVERGED"):
         await stage.submit(odd, ddl(odd, "other", "CREATE TABLE u (x)"))

@@ -54,8 +54,7 @@ async def test_operators_word_decides_and_a_restart_does_not_undo_it(
     await stage.verify("a")
     await stage.until(lambda: None not in map(stage.undecided, "ab"))
     for name in "ab":
-        stage.node(name).kill()
-        stage.node(name).start()
+        stage.node(name).restart()
     for name in "ab":
         await stage.ready(name)
         assert stage.undecided(name) is not None
@@ -64,8 +63,7 @@ async def test_operators_word_decides_and_a_restart_does_not_undo_it(
     await stage.until(lambda: stage.state(other) is State.DIVERGED)
     await stage.until(lambda: stage.undecided(trusted) is None)
     for name in "ab":
-        stage.node(name).kill()
-        stage.node(name).start()
+        stage.node(name).restart()
     await stage.until(lambda: stage.alive_state(other) is State.DIVERGED, 120)
     await stage.ready(trusted)
     assert stage.undecided(trusted) is None
@@ -102,8 +100,7 @@ async def test_difference_that_was_mended_is_no_condition_any_more(stage: Stage)
     assert set(findings(await stage.verify("b")).values()) == {"equal"}
     await stage.until(lambda: {stage.undecided("a"), stage.undecided("b")} == {None})
     for name in "ab":
-        stage.node(name).kill()
-        stage.node(name).start()
+        stage.node(name).restart()
     await stage.ready("a", "b")
     assert {stage.undecided("a"), stage.undecided("b")} == {None}
 
