@@ -50,6 +50,10 @@ def parallel(origin: str, op_id: str = "create", sql: str = CREATE) -> Operation
     return ddl(origin, op_id, sql, operation_class=OperationClass.SYNCHRONOUS_PARALLEL)
 
 
+def _nothing(_: Node) -> None:
+    """No fault this time."""
+
+
 class Stage:
     """See the module."""
 
@@ -78,9 +82,9 @@ class Stage:
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def at(self, name: str, step: Step, *faults: Callable[[Node], None]) -> None:
-        """Do these to a node, one each time that it reaches the step."""
-        self._faults[name, step] = list(faults)
+    def at(self, name: str, step: Step, *faults: Callable[[Node], None], spared: int = 0) -> None:
+        """Do these to a node, one each time that it reaches the step after ``spared`` times."""
+        self._faults[name, step] = [*[_nothing] * spared, *faults]
 
     def node(self, name: str) -> Node:
         return self.ring.nodes[name]

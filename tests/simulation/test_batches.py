@@ -20,7 +20,7 @@ from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit, combine
 from haproc.replicate.records.operation import Operation
 from tests.simulation.directed import Stage, ddl, on_stage, story
-from tests.simulation.ring import LIMITS
+from tests.simulation.ring import LIMITS, Node
 from tests.simulation.scenario import insert
 from tests.simulation.violations import found_by
 from tests.unit.operations import arrow
@@ -81,7 +81,7 @@ async def committed_by_a_process_that_died(stage: Stage) -> None:
     """It commits, its process dies before it has stored that, and the next one begins."""
     await stage.submit("a", ddl("a"))
     await stage.ready("a")
-    stage.at("a", Step.APPLY_AFTER, lambda node: None, lambda node: node.kill())
+    stage.at("a", Step.APPLY_AFTER, Node.kill, spared=1)
     sent = await sent_together(stage)
     await stage.until(lambda: stage.alive_state("a") is None)
     for each in sent:
@@ -180,7 +180,7 @@ def test_batch_of_a_process_with_other_limits_is_the_same_again(
         await stage.submit("a", ddl("a"))
         await stage.ready("a")
         runs = 1 if step is Step.INTENT_AFTER else 2  # the first one has no intent
-        stage.at("a", step, *[lambda node: None] * (runs - 1), lambda node: node.kill())
+        stage.at("a", step, Node.kill, spared=runs - 1)
         sent = await sent_together(stage, operations)
         await stage.until(lambda: stage.alive_state("a") is None)
         for each in sent:
@@ -208,7 +208,7 @@ async def test_halves_of_a_failed_batch_are_applied_once_whenever_the_process_di
 ) -> None:
     await stage.submit("a", ddl("a", sql=CHECKED))
     await stage.ready("a")
-    stage.at("a", step, *[lambda node: None] * times, lambda node: node.kill())
+    stage.at("a", step, Node.kill, spared=times)
     sent = await sent_together(stage, [insert(name, "t", "a") for name in NAMES])
     await stage.until(lambda: stage.alive_state("a") is None or all(each.done() for each in sent))
     for each in sent:

@@ -20,7 +20,7 @@ from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.turns import Unmarked
 from haproc.replicate.records.operation import Decision, Operation
 from tests.simulation.directed import Stage, ddl, on_stage, story
-from tests.simulation.ring import TIMEOUTS
+from tests.simulation.ring import TIMEOUTS, Node
 from tests.simulation.scenario import insert
 from tests.simulation.violations import Violation, found_by
 
@@ -181,7 +181,7 @@ async def test_process_that_dies_between_its_end_and_the_decision_decides_when_i
     stage.node("a").spark.held.add("ids")
     write = asyncio.create_task(stage.submit("a", insert("i", "ids", "a"), 100))
     await asyncio.sleep(1)
-    stage.at("a", Step.FANOUT_BEFORE, lambda node: node.kill())
+    stage.at("a", Step.FANOUT_BEFORE, Node.kill)
     stage.node("a").spark.held.discard("slow")
     await stage.until(lambda: not stage.node("a").alive)
     for task in (made, write):
@@ -224,7 +224,7 @@ def test_rule_that_it_is_doubted_behind_a_crash_broken_on_purpose_is_found(
 
     async def tell(stage: Stage) -> None:
         made = await begun(stage)
-        stage.at("a", Step.APPLY_AFTER, lambda node: node.kill())
+        stage.at("a", Step.APPLY_AFTER, Node.kill)
         let(stage)
         await stage.until(lambda: not stage.node("a").alive)
         made.cancel()

@@ -202,13 +202,12 @@ async def test_combined_statement_that_cannot_be_made_again_is_taken_apart(
     await accounts(stage)
     stage.node("c").kill()
     await missed(stage, *MISSED)
-    first = [] if step is Step.INTENT_AFTER else [lambda node: None]
 
     def die(node: Node) -> None:
         node.kill()
         monkeypatch.setattr(SimEngine, "plain_columns", told)
 
-    stage.at("c", step, *first, die)
+    stage.at("c", step, die, spared=step is Step.APPLY_AFTER)
     stage.node("c").start()
     await stage.until(lambda: not stage.node("c").alive)
     await stage.settle()

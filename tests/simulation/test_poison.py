@@ -22,7 +22,7 @@ from haproc.replicate.records.control import Checksums, Skip
 from haproc.replicate.records.operation import Operation
 from tests.simulation.directed import Stage, ddl, on_stage, story
 from tests.simulation.network import Refused
-from tests.simulation.ring import Weather
+from tests.simulation.ring import Node, Weather
 from tests.simulation.scenario import insert, operation
 
 POISON = "UPDATE t SET x = x || '!'"
@@ -122,7 +122,7 @@ async def test_killed_between_skip_record_and_progress_is_skipped_after_the_rest
     stage: Stage, step: Step
 ) -> None:
     offset = await stuck(stage)
-    stage.at("c", step, lambda node: node.kill())
+    stage.at("c", step, Node.kill)
     skipping = asyncio.ensure_future(stage.operators("c").skip("c", offset, ""))
     await stage.until(lambda: not stage.node("c").alive)
     skipping.cancel()
@@ -365,7 +365,7 @@ async def test_killed_while_it_reads_its_tables_says_so(stage: Stage) -> None:
     await stage.submit("a", insert("one", "t", "a"))
     await stage.ready("a", "b", "c")
     await asyncio.sleep(1)  # its cursor is stored, too
-    stage.at("c", Step.CURSOR_AFTER, lambda node: node.kill())
+    stage.at("c", Step.CURSOR_AFTER, Node.kill)
     marker = (await stage.operators("a").verify())["marker"]
     await stage.until(lambda: not stage.node("c").alive)
     stage.node("c").start()

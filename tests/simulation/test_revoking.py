@@ -327,10 +327,6 @@ async def test_budget_that_only_one_cluster_exceeds_does_not_stop_it_there(stage
     assert kinds(stage, Revoke) == []  # the others have applied it
 
 
-def kill(node: Node) -> None:
-    node.kill()
-
-
 @pytest.mark.parametrize("step", [Step.UNABLE_AFTER, Step.ABANDON_BEFORE])
 @pytest.mark.parametrize("seed", range(3))
 def test_process_that_dies_in_between_leaves_it_taken_back_or_applied(
@@ -341,7 +337,7 @@ def test_process_that_dies_in_between_leaves_it_taken_back_or_applied(
         slow(stage, *"abc")
         offset, waiting = await send(stage, update())
         for name in "abc":
-            stage.at(name, step, *([kill] if name == "abc"[seed] else []))
+            stage.at(name, step, *([Node.kill] if name == "abc"[seed] else []))
         asked = "abc"[(seed + 1) % 3]
         asking = asyncio.ensure_future(revoke(stage, asked, offset))
         await asyncio.sleep(5)
@@ -363,7 +359,7 @@ async def test_whole_ring_restarted_with_an_open_wish_settles_it(stage: Stage) -
     slow(stage, *"abc")
     await send(stage, update())
     for name in "abc":
-        stage.at(name, Step.UNABLE_AFTER, kill)
+        stage.at(name, Step.UNABLE_AFTER, Node.kill)
     offset = stage.replica("a").core.outcomes.find(("anonymous", "slow"))
     assert offset is not None
     asking = asyncio.ensure_future(revoke(stage, "a", offset.offset))

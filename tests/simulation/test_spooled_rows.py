@@ -87,7 +87,7 @@ async def test_origin_killed_at_any_step_the_same_request_elsewhere_leaves_the_r
     stage: Stage, step: Step, hits: int
 ) -> None:
     await ids(stage)
-    stage.at("a", step, *[lambda node: None] * (hits - 1), Node.kill)
+    stage.at("a", step, Node.kill, spared=hits - 1)
     try:
         await submit(stage, "a")
     except (Refused, RequestError, TimeoutError):

@@ -142,7 +142,7 @@ def struck(name: str, what: str, step: Step, hits: int) -> None:
 
     async def tell(stage: Stage) -> None:
         await ids(stage)
-        stage.at(name, step, *[lambda node: None] * (hits - 1), strike)
+        stage.at(name, step, strike, spared=hits - 1)
         await sent(stage)
         await gathered(stage)
 
@@ -196,7 +196,7 @@ async def test_staging_table_that_somebody_drops_is_no_word_on_the_write(stage: 
 @on_stage()
 async def test_parts_that_no_rows_name_mean_nothing(stage: Stage) -> None:
     await ids(stage)
-    stage.at("a", Step.PART_AFTER, lambda node: None, Node.kill)
+    stage.at("a", Step.PART_AFTER, Node.kill, spared=1)
     await sent(stage)
     (rows,) = rows_records(stage)
     assert rows.filling is not None and rows.by != "a"
@@ -287,7 +287,7 @@ def rows_that_mix_parts() -> None:
 
     async def tell(stage: Stage) -> None:
         await ids(stage)
-        stage.at("a", Step.PART_AFTER, lambda node: None, Node.kill)
+        stage.at("a", Step.PART_AFTER, Node.kill, spared=1)
         await sent(stage)
         (rows,) = rows_records(stage)
         assert rows.filling is not None

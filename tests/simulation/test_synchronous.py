@@ -7,7 +7,6 @@ with `Stage.settle`: all are READY and hold the same, however rough it was in be
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -168,14 +167,6 @@ AT_WHICH = [
 ]
 
 
-def nothing(node: Node) -> None:
-    """No fault this time."""
-
-
-def put(stage: Stage, step: Step, count: int, fault: Callable[[Node], None]) -> None:
-    stage.at("a", step, *[nothing] * (count - 1), fault)
-
-
 async def lost(stage: Stage, op: Operation) -> None:
     """Submit to a, which does not live to answer."""
     with pytest.raises(Refused):
@@ -187,7 +178,7 @@ async def lost(stage: Stage, op: Operation) -> None:
 async def test_origin_killed_the_others_take_over_and_it_catches_up(
     stage: Stage, step: Step, count: int
 ) -> None:
-    put(stage, step, count, Node.kill)
+    stage.at("a", step, Node.kill, spared=count - 1)
     await lost(stage, ddl("a"))
     died = stage.struck["a", step]
     await stage.until(lambda: stage.order().count("b") + stage.order().count("c") == 2)
@@ -207,7 +198,7 @@ async def test_origin_killed_the_others_take_over_and_it_catches_up(
 
 @on_stage()
 async def test_origin_killed_before_the_append_has_done_nothing(stage: Stage) -> None:
-    put(stage, Step.APPEND_BEFORE, 1, Node.kill)
+    stage.at("a", Step.APPEND_BEFORE, Node.kill)
     await lost(stage, ddl("a"))
     await stage.settle()
     assert (operations(stage), stage.order()) == ([], [])
@@ -215,7 +206,7 @@ async def test_origin_killed_before_the_append_has_done_nothing(stage: Stage) ->
 
 @on_stage()
 async def test_origin_killed_and_back_before_the_takeover_decides_itself(stage: Stage) -> None:
-    put(stage, Step.FANOUT_BEFORE, 1, Node.kill)
+    stage.at("a", Step.FANOUT_BEFORE, Node.kill)
     await lost(stage, ddl("a"))
     stage.node("a").start()
     await stage.settle()
@@ -229,7 +220,7 @@ async def test_origin_killed_before_its_reject_is_decided_the_others_meet_the_sa
 ) -> None:
     for node in stage.ring.nodes.values():
         node.spark.refuses.add(CREATE)
-    put(stage, Step.APPLY_AFTER, 1, Node.kill)
+    stage.at("a", Step.APPLY_AFTER, Node.kill)
     await lost(stage, ddl("a"))
     await stage.ready("b", "c")
     await stage.settle()
@@ -262,7 +253,7 @@ async def test_cluster_of_the_origin_killed_under_the_operation_hands_it_over_at
 async def test_retry_on_another_node_gives_the_first_outcome(
     stage: Stage, step: Step, count: int
 ) -> None:
-    put(stage, step, count, Node.kill)
+    stage.at("a", step, Node.kill, spared=count - 1)
     await lost(stage, ddl("a"))
     outcome = await stage.submit("b", ddl("b"))
     assert outcome.status is OutcomeStatus.APPLIED
@@ -280,7 +271,7 @@ async def test_retry_of_a_rejected_operation_is_rejected_everywhere_with_its_err
     stage: Stage,
 ) -> None:
     stage.node("a").spark.refuses.add(CREATE)
-    put(stage, Step.DECISION_AFTER, 1, Node.kill)
+    stage.at("a", Step.DECISION_AFTER, Node.kill)
     await lost(stage, ddl("a"))
     for name in ("b", "c"):
         outcome = await stage.submit(name, ddl(name))
@@ -299,7 +290,7 @@ async def test_retry_of_a_rejected_operation_is_rejected_everywhere_with_its_err
 async def test_origin_frozen_and_thawed_after_the_takeover_disturbs_nobody(
     stage: Stage, step: Step, count: int
 ) -> None:
-    put(stage, step, count, Node.freeze)
+    stage.at("a", step, Node.freeze, spared=count - 1)
     with pytest.raises((RequestError, TimeoutError)):
         await impatient(stage)
     outcome = await stage.submit("b", ddl("b"))
@@ -323,7 +314,7 @@ async def test_origin_frozen_with_an_error_that_others_met_meanwhile_agrees_with
 ) -> None:
     for node in stage.ring.nodes.values():
         node.spark.refuses.add(CREATE)
-    put(stage, Step.APPLY_AFTER, 1, Node.freeze)
+    stage.at("a", Step.APPLY_AFTER, Node.freeze)
     with pytest.raises((RequestError, TimeoutError)):
         await impatient(stage)
     await stage.ready("b", "c")
@@ -398,7 +389,7 @@ async def test_second_incarnation_fences_the_first(stage: Stage) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_decision_of_a_replaced_process_is_void(seed: int) -> None:
     async def tell(stage: Stage) -> None:
-        stage.at("a", Step.APPLY_BEFORE, Node.freeze, lambda node: None)
+        stage.at("a", Step.APPLY_BEFORE, Node.freeze)
         attempt = asyncio.ensure_future(gone(stage))
         await stage.until(lambda: ("a", Step.APPLY_BEFORE) in stage.struck)
         # The second process runs it; the first wakes up and finds that the table exists.
