@@ -26,15 +26,7 @@ TABLES = 3
 
 
 def computed(
-    op_id: str,
-    kind: Kind,
-    head: str,
-    query: str,
-    origin: str,
-    reads: str,
-    writes: str,
-    *,
-    of_session: bool = False,
+    op_id: str, kind: Kind, head: str, query: str, origin: str, reads: str, writes: str
 ) -> Operation:
     """Return a write whose rows are computed at its place, as the service would make it."""
     synchronous = kind is Kind.CREATE_TABLE_AS
@@ -44,19 +36,16 @@ def computed(
         kind,
         origin,
         op_id,
-        QueryWrite(head + query, len(head), of_session=of_session),
+        QueryWrite(head + query, len(head)),
         reads=frozenset({reads}),
         writes=frozenset({writes}),
     )
 
 
-def gather(op_id: str, origin: str, *, of_session: bool = False) -> Operation:
-    """Return a write that copies all ids; ``of_session``: in its client's session."""
+def gather(op_id: str, origin: str) -> Operation:
+    """Return a write that copies all ids that there are."""
     query = f"SELECT '{op_id}' AS id, id AS x, chance() AS n FROM ids"
-    head = "INSERT INTO gathered "
-    return computed(
-        op_id, Kind.INSERT, head, query, origin, "ids", "gathered", of_session=of_session
-    )
+    return computed(op_id, Kind.INSERT, "INSERT INTO gathered ", query, origin, "ids", "gathered")
 
 
 def tally(op_id: str, origin: str) -> Operation:

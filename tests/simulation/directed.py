@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, TypeAlias
+from typing import Any
 
 from haproc.classify.model import Kind, OperationClass
 from haproc.config.model import Timeouts
@@ -31,12 +29,10 @@ from haproc.replicate.records.operation import (
 )
 from haproc.replicate.replica import Replica
 from tests.simulation.clock import run
-from tests.simulation.queries import SimReading
 from tests.simulation.ring import LIMITS, TIMEOUTS, Node, Ring
 from tests.simulation.scenario import operation
 from tests.simulation.violations import Violated, Violation, in_time
 
-P = ParamSpec("P")
 CREATE = "CREATE TABLE t (x)"
 
 
@@ -48,10 +44,6 @@ def ddl(origin: str, op_id: str = "create", sql: str = CREATE, **fields: Any) ->
 def parallel(origin: str, op_id: str = "create", sql: str = CREATE) -> Operation:
     """Return one that is taken to the other clusters at the same time."""
     return ddl(origin, op_id, sql, operation_class=OperationClass.SYNCHRONOUS_PARALLEL)
-
-
-def _nothing(_: Node) -> None:
-    """No fault this time."""
 
 
 class Stage:
@@ -82,18 +74,12 @@ class Stage:
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def at(self, name: str, step: Step, *faults: Callable[[Node], None], spared: int = 0) -> None:
-        """Do these to a node, one each time that it reaches the step after ``spared`` times."""
-        self._faults[name, step] = [*[_nothing] * spared, *faults]
+    def at(self, name: str, step: Step, *faults: Callable[[Node], None]) -> None:
+        """Do these to a node, one each time that it reaches the step."""
+        self._faults[name, step] = list(faults)
 
     def node(self, name: str) -> Node:
         return self.ring.nodes[name]
-
-    def reading(self, name: str, kind: type[SimReading] = SimReading) -> Any:
-        """Return a client's session on a node, in which queries run."""
-        life = self.node(name).life
-        assert life is not None, f"{name} is dead"
-        return kind(self.node(name).spark, life.check)
 
     def replica(self, name: str) -> Replica:
         replica = self.node(name).replica
@@ -230,24 +216,3 @@ def story(
         await tell(stage)
 
     run(main())
-
-
-Story: TypeAlias = Callable[Concatenate[Stage, P], Coroutine[Any, Any, None]]
-
-
-def on_stage(
-    *, limits: Limits = LIMITS, timeouts: Timeouts = TIMEOUTS, size: int = 3
-) -> Callable[[Story[P]], Callable[P, None]]:
-    """Make a test of a story, which has a stage as its first parameter."""
-
-    def tested(tell: Story[P]) -> Callable[P, None]:
-        @functools.wraps(tell)
-        def test(*args: P.args, **kwargs: P.kwargs) -> None:
-            story(lambda stage: tell(stage, *args, **kwargs), 1, limits, timeouts, size)
-
-        signature = inspect.signature(tell)
-        others = list(signature.parameters.values())[1:]  # pytest gives these
-        test.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
-        return test
-
-    return tested

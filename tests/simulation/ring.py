@@ -115,11 +115,6 @@ class Node:
             self.life.kill()
             self.life = None
 
-    def restart(self) -> None:
-        """kill -9, and a new process at once."""
-        self.kill()
-        self.start()
-
     def drain(self, *, drained: bool) -> None:
         """haproc drain, or undrain."""
         self.drained = drained

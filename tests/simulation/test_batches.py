@@ -19,8 +19,8 @@ from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit, combine
 from haproc.replicate.records.operation import Operation
-from tests.simulation.directed import Stage, ddl, on_stage, story
-from tests.simulation.ring import LIMITS, Node
+from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.ring import LIMITS
 from tests.simulation.scenario import insert
 from tests.simulation.violations import found_by
 from tests.unit.operations import arrow
@@ -81,7 +81,7 @@ async def committed_by_a_process_that_died(stage: Stage) -> None:
     """It commits, its process dies before it has stored that, and the next one begins."""
     await stage.submit("a", ddl("a"))
     await stage.ready("a")
-    stage.at("a", Step.APPLY_AFTER, Node.kill, spared=1)
+    stage.at("a", Step.APPLY_AFTER, lambda node: None, lambda node: node.kill())
     sent = await sent_together(stage)
     await stage.until(lambda: stage.alive_state("a") is None)
     for each in sent:
@@ -116,16 +116,18 @@ def beginning_without_a_look(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Schedule, "restore", lambda self, applied: [])
 
 
-@on_stage()
-async def test_first_attempt_is_one_statement_that_has_only_the_note(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    sent = await sent_together(stage)
-    assert [(await each).status for each in sent] == [OutcomeStatus.APPLIED] * len(ROWS)
-    spark = stage.node("a").spark
-    assert "a" in stage.order(combined())
-    assert spark._notes["t"] > 0
-    assert "t" not in spark._marks
-    await stage.settle()
+def test_first_attempt_is_one_statement_that_has_only_the_note() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        sent = await sent_together(stage)
+        assert [(await each).status for each in sent] == [OutcomeStatus.APPLIED] * len(ROWS)
+        spark = stage.node("a").spark
+        assert "a" in stage.order(combined())
+        assert spark._notes["t"] > 0
+        assert "t" not in spark._marks
+        await stage.settle()
+
+    story(tell)
 
 
 def test_batch_that_committed_without_an_answer_is_applied_once() -> None:
@@ -180,7 +182,7 @@ def test_batch_of_a_process_with_other_limits_is_the_same_again(
         await stage.submit("a", ddl("a"))
         await stage.ready("a")
         runs = 1 if step is Step.INTENT_AFTER else 2  # the first one has no intent
-        stage.at("a", step, Node.kill, spared=runs - 1)
+        stage.at("a", step, *[lambda node: None] * (runs - 1), lambda node: node.kill())
         sent = await sent_together(stage, operations)
         await stage.until(lambda: stage.alive_state("a") is None)
         for each in sent:
@@ -202,38 +204,44 @@ CHECKED = "CREATE TABLE t (v TEXT CHECK (v <> 'bad'))"
 
 @pytest.mark.parametrize("times", range(6))
 @pytest.mark.parametrize("step", [Step.INTENT_AFTER, Step.APPLY_AFTER, Step.CURSOR_AFTER])
-@on_stage()
-async def test_halves_of_a_failed_batch_are_applied_once_whenever_the_process_dies(
-    stage: Stage, step: Step, times: int
+def test_halves_of_a_failed_batch_are_applied_once_whenever_the_process_dies(
+    step: Step, times: int
 ) -> None:
-    await stage.submit("a", ddl("a", sql=CHECKED))
-    await stage.ready("a")
-    stage.at("a", step, Node.kill, spared=times)
-    sent = await sent_together(stage, [insert(name, "t", "a") for name in NAMES])
-    await stage.until(lambda: stage.alive_state("a") is None or all(each.done() for each in sent))
-    for each in sent:
-        each.cancel()
-    stage.at("a", step)
-    stage.node("a").start()
-    await stage.ready("a")
-    await stage.settle()
-    kept = sorted((name,) for name in ("one", *NAMES) if name != "bad")
-    assert stage.node("a").spark.dump()["t"] == kept
-    assert stage.node("b").spark.dump()["t"] == kept
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", sql=CHECKED))
+        await stage.ready("a")
+        stage.at("a", step, *[lambda node: None] * times, lambda node: node.kill())
+        sent = await sent_together(stage, [insert(name, "t", "a") for name in NAMES])
+        await stage.until(
+            lambda: stage.alive_state("a") is None or all(each.done() for each in sent)
+        )
+        for each in sent:
+            each.cancel()
+        stage.at("a", step)
+        stage.node("a").start()
+        await stage.ready("a")
+        await stage.settle()
+        kept = sorted((name,) for name in ("one", *NAMES) if name != "bad")
+        assert stage.node("a").spark.dump()["t"] == kept
+        assert stage.node("b").spark.dump()["t"] == kept
+
+    story(tell)
 
 
-@on_stage()
-async def test_batch_of_which_one_fails_runs_in_halves(stage: Stage) -> None:
-    await stage.submit("a", ddl("a", sql=CHECKED))
-    sent = await sent_together(stage, [insert(name, "t", "a") for name in NAMES])
-    found = [(await each).status for each in sent]
-    assert [status is OutcomeStatus.FAILED for status in found] == [
-        name == "bad" for name in ("one", *NAMES)
-    ]
-    inserts = [sql for _, name, sql in stage.commits if name == "a" and "INTO t" in sql]
-    assert [re.findall(r"'(\w+)'", sql) for sql in inserts] == [
-        ["one"],
-        ["two"],
-        ["three"],
-        ["four", "five", "six", "seven"],
-    ]
+def test_batch_of_which_one_fails_runs_in_halves() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", sql=CHECKED))
+        sent = await sent_together(stage, [insert(name, "t", "a") for name in NAMES])
+        found = [(await each).status for each in sent]
+        assert [status is OutcomeStatus.FAILED for status in found] == [
+            name == "bad" for name in ("one", *NAMES)
+        ]
+        inserts = [sql for _, name, sql in stage.commits if name == "a" and "INTO t" in sql]
+        assert [re.findall(r"'(\w+)'", sql) for sql in inserts] == [
+            ["one"],
+            ["two"],
+            ["three"],
+            ["four", "five", "six", "seven"],
+        ]
+
+    story(tell)

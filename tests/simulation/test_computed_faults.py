@@ -26,7 +26,7 @@ from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Filling, Passed, Rows
 from tests.simulation.computed import gather, make
-from tests.simulation.directed import Stage, on_stage
+from tests.simulation.directed import Stage, story
 from tests.simulation.plans import read, stream_of
 from tests.simulation.ring import Node, Refused
 from tests.simulation.scenario import insert
@@ -47,106 +47,111 @@ STEPS = (
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", ["gather", "make"])
-@on_stage()
-async def test_origin_killed_at_any_step_the_others_finish_it(
-    stage: Stage, step: Step, kind: str
-) -> None:
+def test_origin_killed_at_any_step_the_others_finish_it(step: Step, kind: str) -> None:
     op = gather("g", "a") if kind == "gather" else make("g", "a", "m0")
-    await tables(stage)
-    await asyncio.sleep(5)  # until what came before is stored, too
-    stage.at("a", step, Node.kill)
-    with contextlib.suppress(Refused):  # at the last step the answer has left
-        await stage.submit("a", op)
-    await stage.until(lambda: ("a", step) in stage.struck)
-    assert (await stage.submit("b", op)).status is OutcomeStatus.APPLIED
-    await stage.settle()
-    if kind == "gather":
-        assert seen(stage, "a", "g") == ["one"]
-    in_the_log = step not in (Step.APPEND_AFTER, Step.ROWS_BEFORE, Step.ROWS_COMPUTED)
-    assert {rows.by for rows in rows_records(stage)} <= ({"a"} if in_the_log else {"b", "c"})
+
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        await asyncio.sleep(5)  # until what came before is stored, too
+        stage.at("a", step, Node.kill)
+        with contextlib.suppress(Refused):  # at the last step the answer has left
+            await stage.submit("a", op)
+        await stage.until(lambda: ("a", step) in stage.struck)
+        assert (await stage.submit("b", op)).status is OutcomeStatus.APPLIED
+        await stage.settle()
+        if kind == "gather":
+            assert seen(stage, "a", "g") == ["one"]
+        in_the_log = step not in (Step.APPEND_AFTER, Step.ROWS_BEFORE, Step.ROWS_COMPUTED)
+        assert {rows.by for rows in rows_records(stage)} <= ({"a"} if in_the_log else {"b", "c"})
+
+    story(tell)
 
 
 @pytest.mark.parametrize("step", STEPS[1:])
-@on_stage()
-async def test_origin_frozen_at_any_step_its_own_late_rows_count_for_nobody(
-    stage: Stage, step: Step
-) -> None:
-    await tables(stage)
-    stage.at("a", step, Node.freeze)
-    write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
-    await asyncio.sleep(20)
-    assert (await stage.submit("b", gather("g", "b"))).status is OutcomeStatus.APPLIED
-    stage.node("a").thaw()
-    assert (await write).status is OutcomeStatus.APPLIED
-    await stage.settle()
-    assert seen(stage, "a", "g") == ["one"]
+def test_origin_frozen_at_any_step_its_own_late_rows_count_for_nobody(step: Step) -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.at("a", step, Node.freeze)
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
+        await asyncio.sleep(20)
+        assert (await stage.submit("b", gather("g", "b"))).status is OutcomeStatus.APPLIED
+        stage.node("a").thaw()
+        assert (await write).status is OutcomeStatus.APPLIED
+        await stage.settle()
+        assert seen(stage, "a", "g") == ["one"]
+
+    story(tell)
 
 
-@on_stage()
-async def test_rows_of_two_that_computed_at_once_whoever_reads_both_takes_the_first(
-    stage: Stage,
-) -> None:
-    await tables(stage)
-    stage.node("c").kill()
-    await stage.submit("a", gather("g", "a"))
-    (first,) = rows_records(stage)
-    core = stage.replica("b").core
-    assert first.filling is not None
-    rows = read(first.filling.rows)
-    rows = stream_of(rows.set_column(2, "n", [[0]]))
-    second = replace(first, filling=replace(first.filling, rows=rows))
-    await core.own_log.append(replace(second, by="b", epoch=core.own_log.epoch))
-    await stage.settle()
-
-
-@on_stage()
-async def test_spark_of_the_origin_dies_under_the_query_another_cluster_computes(
-    stage: Stage,
-) -> None:
-    await tables(stage)
-    stage.node("a").spark.query_s = 5
-    write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
-    await stage.until(lambda: Step.ROWS_BEFORE in stage.ring.steps)
-    await asyncio.sleep(1)
-    stage.node("a").spark.kill()
-    assert (await stage.submit("b", gather("g", "b"))).status is OutcomeStatus.APPLIED
-    await stage.settle()
-    assert "a" not in {rows.by for rows in rows_records(stage)}
-    await asyncio.gather(write, return_exceptions=True)
-
-
-@on_stage()
-async def test_all_killed_after_the_rows_are_in_the_log_nobody_computes_again(stage: Stage) -> None:
-    await tables(stage)
-    for name in "bc":
-        stage.node(name).spark.held.add("gathered")
-    stage.at("a", Step.APPLY_BEFORE, Node.kill)
-    with pytest.raises(Refused):
+def test_rows_of_two_that_computed_at_once_whoever_reads_both_takes_the_first() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("c").kill()
         await stage.submit("a", gather("g", "a"))
-    for name in "bc":
-        stage.node(name).kill()
-        stage.node(name).spark.held.clear()
-    await stage.settle()
-    assert seen(stage, "c", "g") == ["one"]
-    assert [rows.by for rows in rows_records(stage)] == ["a"]
+        (first,) = rows_records(stage)
+        core = stage.replica("b").core
+        assert first.filling is not None
+        rows = read(first.filling.rows)
+        rows = stream_of(rows.set_column(2, "n", [[0]]))
+        second = replace(first, filling=replace(first.filling, rows=rows))
+        await core.own_log.append(replace(second, by="b", epoch=core.own_log.epoch))
+        await stage.settle()
+
+    story(tell)
 
 
-@on_stage()
-async def test_cluster_that_differs_from_the_others_computes_nothing_for_them(stage: Stage) -> None:
-    await tables(stage)
-    stage.node("a").spark.held.add("ids")
-    await stage.submit("b", insert("two", "ids", "b"))
-    write = asyncio.ensure_future(stage.submit("a", gather("g", "a")))
-    await asyncio.sleep(1)
-    stage.node("a").spark.mend("INSERT INTO ids VALUES ('odd')")
-    at = stage.replica("a").core.schedule.low
-    stage.replica("a").core.diverge(Divergence(at, Cause.SKIPPED, applies=True))
-    stage.node("a").spark.held.clear()
-    assert (await stage.submit("b", gather("g", "b"))).status is OutcomeStatus.APPLIED
-    assert "a" not in {rows.by for rows in rows_records(stage)}
-    await stage.until(lambda: seen(stage, "a", "g") == ["one", "two"])
-    assert stage.state("a") is State.DIVERGED
-    await asyncio.gather(write, return_exceptions=True)
+def test_spark_of_the_origin_dies_under_the_query_another_cluster_computes() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("a").spark.query_s = 5
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
+        await stage.until(lambda: Step.ROWS_BEFORE in stage.ring.steps)
+        await asyncio.sleep(1)
+        stage.node("a").spark.kill()
+        assert (await stage.submit("b", gather("g", "b"))).status is OutcomeStatus.APPLIED
+        await stage.settle()
+        assert "a" not in {rows.by for rows in rows_records(stage)}
+        await asyncio.gather(write, return_exceptions=True)
+
+    story(tell)
+
+
+def test_all_killed_after_the_rows_are_in_the_log_nobody_computes_again() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        for name in "bc":
+            stage.node(name).spark.held.add("gathered")
+        stage.at("a", Step.APPLY_BEFORE, Node.kill)
+        with pytest.raises(Refused):
+            await stage.submit("a", gather("g", "a"))
+        for name in "bc":
+            stage.node(name).kill()
+            stage.node(name).spark.held.clear()
+        await stage.settle()
+        assert seen(stage, "c", "g") == ["one"]
+        assert [rows.by for rows in rows_records(stage)] == ["a"]
+
+    story(tell)
+
+
+def test_cluster_that_differs_from_the_others_computes_nothing_for_them() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("a").spark.held.add("ids")
+        await stage.submit("b", insert("two", "ids", "b"))
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a")))
+        await asyncio.sleep(1)
+        stage.node("a").spark.mend("INSERT INTO ids VALUES ('odd')")
+        at = stage.replica("a").core.schedule.low
+        stage.replica("a").core.diverge(Divergence(at, Cause.SKIPPED, applies=True))
+        stage.node("a").spark.held.clear()
+        assert (await stage.submit("b", gather("g", "b"))).status is OutcomeStatus.APPLIED
+        assert "a" not in {rows.by for rows in rows_records(stage)}
+        await stage.until(lambda: seen(stage, "a", "g") == ["one", "two"])
+        assert stage.state("a") is State.DIVERGED
+        await asyncio.gather(write, return_exceptions=True)
+
+    story(tell)
 
 
 # -- under every kind of fault -----------------------------------------------------------------

@@ -24,7 +24,7 @@ from haproc.replicate.records.rows import ComputedPlan, Passed, QueryWrite, Sess
 from haproc.sessions.journal import SqlEntry
 from haproc.sessions.upkeep import rebuilding
 from tests.simulation.computed import gather
-from tests.simulation.directed import Stage, on_stage
+from tests.simulation.directed import Stage, story
 from tests.simulation.network import Refused
 from tests.simulation.queries import Result, SimReading
 from tests.simulation.ring import Node
@@ -71,7 +71,9 @@ def with_sessions(stage: Stage, *errors: Exception) -> list[tuple[str, SessionRe
             built.append((name, ref))
             if left:
                 raise left.pop(0)
-            return stage.reading(name)  # type: ignore[no-any-return]
+            life = stage.node(name).life
+            assert life is not None
+            return SimReading(stage.node(name).spark, life.check)  # type: ignore[return-value]
 
         return rebuild
 
@@ -80,34 +82,33 @@ def with_sessions(stage: Stage, *errors: Exception) -> list[tuple[str, SessionRe
     return built
 
 
-@on_stage()
-async def test_plan_is_filled_with_the_rows_of_its_query_on_every_cluster(stage: Stage) -> None:
-    await ids(stage)
-    outcome = await stage.submit("a", plan("g", "a"))
-    assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 5)
-    await gathered(stage)
+def test_plan_is_filled_with_the_rows_of_its_query_on_every_cluster() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        outcome = await stage.submit("a", plan("g", "a"))
+        assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 5)
+        await gathered(stage)
+
+    story(tell)
 
 
 @in_both_forms
-@on_stage()
-async def test_write_whose_origin_dies_is_computed_in_its_session_made_anew(
-    stage: Stage, form: Form
-) -> None:
-    await ids(stage)
-    built = with_sessions(stage)
-    stage.at("a", Step.ROWS_BEFORE, Node.kill)
-    with pytest.raises(Refused):
-        await stage.submit("a", form("g", "a", REF))
-    assert (await stage.submit("b", form("g", "b", REF))).status is OutcomeStatus.APPLIED
-    assert (rows_records(stage)[0].by, REF) in built
-    await gathered(stage)
+def test_write_whose_origin_dies_is_computed_in_its_session_made_anew(form: Form) -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        built = with_sessions(stage)
+        stage.at("a", Step.ROWS_BEFORE, Node.kill)
+        with pytest.raises(Refused):
+            await stage.submit("a", form("g", "a", REF))
+        assert (await stage.submit("b", form("g", "b", REF))).status is OutcomeStatus.APPLIED
+        assert (rows_records(stage)[0].by, REF) in built
+        await gathered(stage)
+
+    story(tell)
 
 
 @in_both_forms
-@on_stage()
-async def test_write_whose_session_is_made_anew_is_computed_under_its_own_settings(
-    stage: Stage, form: Form
-) -> None:
+def test_write_whose_session_is_made_anew_is_computed_under_its_own_settings(form: Form) -> None:
     """The journal may have gone on, and keeps the newest settings only."""
     found: list[Settings] = []
 
@@ -116,22 +117,26 @@ async def test_write_whose_session_is_made_anew_is_computed_under_its_own_settin
             found.append(settings)
             await super().configure(settings)
 
-    await ids(stage)
-    reading: Session = stage.reading("a", Reading)
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        life = stage.node("a").life
+        assert life is not None
+        reading = Reading(stage.node("a").spark, life.check)
 
-    async def rebuild(_: SessionRef) -> Session:
-        return reading
+        async def rebuild(_: SessionRef) -> Session:
+            return reading  # type: ignore[return-value]
 
-    stage.replica("a").computing.rebuild = rebuild
-    op = replace(form("g", "a", REF), settings=Settings(time_zone="Asia/Tokyo"))
-    assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
-    assert found == [op.settings]
+        stage.replica("a").computing.rebuild = rebuild
+        op = replace(form("g", "a", REF), settings=Settings(time_zone="Asia/Tokyo"))
+        assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
+        assert found == [op.settings]
+
+    story(tell)
 
 
 @in_both_forms
-@on_stage()
-async def test_what_observations_of_the_query_found_is_told_wherever_the_rows_are_applied(
-    stage: Stage, form: Form
+def test_what_observations_of_the_query_found_is_told_wherever_the_rows_are_applied(
+    form: Form,
 ) -> None:
     """The run that gave the rows found it: applying them meets no observation any more."""
 
@@ -148,47 +153,56 @@ async def test_what_observations_of_the_query_found_is_told_wherever_the_rows_ar
             observed(b"50")
             return await super().query(statement, timeout_s=timeout_s)
 
-    await ids(stage)
-    op, reading = form("g", "a", REF), stage.reading("a", Reading)
-    stage.replica("a").computing.attach_session(op.key, reading)
-    assert (await stage.submit("a", op)).applied.observed == (b"50",)
-    await stage.settle()
-    for name in "bc":
-        known = stage.replica(name).core.outcomes.find(op.key)
-        assert known is not None and known.outcome is not None
-        assert known.outcome.applied.observed == (b"50",), name
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        op, life = form("g", "a", REF), stage.node("a").life
+        assert life is not None
+        reading = Reading(stage.node("a").spark, life.check)
+        stage.replica("a").computing.attach_session(op.key, reading)  # type: ignore[arg-type]
+        assert (await stage.submit("a", op)).applied.observed == (b"50",)
+        await stage.settle()
+        for name in "bc":
+            known = stage.replica(name).core.outcomes.find(op.key)
+            assert known is not None and known.outcome is not None
+            assert known.outcome.applied.observed == (b"50",), name
+
+    story(tell)
 
 
 @pytest.mark.parametrize("what", ["lost", "not made yet", "changed by its client"])
 @in_both_forms
-@on_stage()
-async def test_write_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_its_own(
-    stage: Stage, form: Form, what: str
+def test_write_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_its_own(
+    form: Form, what: str
 ) -> None:
     """One that is not made yet, because whoever makes it waits for what is in the log: the plan."""
-    await ids(stage)
-    built = with_sessions(stage)
-    op, reading, as_it_was = form("g", "a", REF), stage.reading("a"), [True]
-    computing = stage.replica("a").computing
-    computing.attach_session(op.key, reading, lambda: as_it_was[0])
 
-    def happens(_: Node) -> None:
-        reading.epoch += what == "lost"
-        reading.stands = what != "not made yet"
-        as_it_was[:] = [what != "changed by its client"]
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        built = with_sessions(stage)
+        op, life = form("g", "a", REF), stage.node("a").life
+        assert life is not None
+        reading, as_it_was = SimReading(stage.node("a").spark, life.check), [True]
+        computing = stage.replica("a").computing
+        computing.attach_session(op.key, reading, lambda: as_it_was[0])  # type: ignore[arg-type]
 
-    stage.at("a", Step.ROWS_BEFORE, happens)
-    assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
-    assert built == [("a", REF)]
-    await gathered(stage)
+        def happens(_: Node) -> None:
+            reading.epoch += what == "lost"
+            reading.stands = what != "not made yet"
+            as_it_was[:] = [what != "changed by its client"]
+
+        stage.at("a", Step.ROWS_BEFORE, happens)
+        assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
+        assert built == [("a", REF)]
+        await gathered(stage)
+
+    story(tell)
 
 
 @pytest.mark.parametrize("error", [None, EngineError(ErrorKind.APPLICATION, "v"), TOO_LARGE])
 @pytest.mark.parametrize("what", ["changed", "to be made anew", "lost"])
 @in_both_forms
-@on_stage()
-async def test_write_whose_session_its_client_changes_amid_its_query_is_computed_in_one_of_its_own(
-    stage: Stage, form: Form, what: str, error: Exception | None
+def test_write_whose_session_its_client_changes_while_its_query_runs_is_computed_in_one_of_its_own(
+    form: Form, what: str, error: Exception | None
 ) -> None:
     """What it gave, and an error as well, may come of what its client did behind the plan."""
     as_it_was = [True]
@@ -203,61 +217,71 @@ async def test_write_whose_session_its_client_changes_amid_its_query_is_computed
                 raise error
             return found
 
-    await ids(stage)
-    built = with_sessions(stage)
-    op, reading = form("g", "a", REF), stage.reading("a", Reading)
-    computing = stage.replica("a").computing
-    computing.attach_session(op.key, reading, lambda: as_it_was[0])
-    assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
-    assert built == [("a", REF)]
-    await gathered(stage)
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        built = with_sessions(stage)
+        op, life = form("g", "a", REF), stage.node("a").life
+        assert life is not None
+        reading = Reading(stage.node("a").spark, life.check)
+        computing = stage.replica("a").computing
+        computing.attach_session(op.key, reading, lambda: as_it_was[0])  # type: ignore[arg-type]
+        assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
+        assert built == [("a", REF)]
+        await gathered(stage)
+
+    story(tell)
 
 
 @in_both_forms
-@on_stage()
-async def test_write_whose_session_is_no_more_is_rejected(stage: Stage, form: Form) -> None:
-    await ids(stage)
-    with_sessions(stage, session_gone("every cluster"))
-    outcome = await stage.submit("a", form("g", "a", REF))
-    assert outcome.status is OutcomeStatus.REJECTED and outcome.failure is not None
-    assert outcome.failure.error_class == ErrorClass.SESSION_GONE
-    await stage.settle()
-    assert seen(stage, "b", "g") == []
+def test_write_whose_session_is_no_more_is_rejected(form: Form) -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        with_sessions(stage, session_gone("every cluster"))
+        outcome = await stage.submit("a", form("g", "a", REF))
+        assert outcome.status is OutcomeStatus.REJECTED and outcome.failure is not None
+        assert outcome.failure.error_class == ErrorClass.SESSION_GONE
+        await stage.settle()
+        assert seen(stage, "b", "g") == []
+
+    story(tell)
 
 
 @in_both_forms
-@on_stage()
-async def test_write_whose_session_has_a_step_that_fails_is_rejected_at_once(
-    stage: Stage, form: Form
-) -> None:
+def test_write_whose_session_has_a_step_that_fails_is_rejected_at_once(form: Form) -> None:
     """What stands behind it must not wait until every cluster has tried again and again."""
-    await ids(stage)
-    member = Sessions().member()
-    session = await member.sessions.enter("anonymous", "s", create=True)
-    await member.sessions.record(session, SqlEntry("CREATE TEMP VIEW v"))
-    member.engine.fails.add("CREATE TEMP VIEW v")
-    for name in "abc":
-        stage.replica(name).computing.rebuild = rebuilding(member.sessions)
-    ref = replace(REF, entries=1, begun=session.begun)
-    outcome = await stage.submit("a", form("g", "a", ref))
-    assert outcome.status is OutcomeStatus.REJECTED and outcome.failure is not None
-    assert outcome.failure.error_class == ErrorClass.SESSION_NOT_REBUILT
-    assert len(member.engine.made) == 2, "the client's own, and one that was to be made anew"
-    assert not [m for m in stage.messages() if isinstance(m, Passed)]
-    await stage.settle()
-    assert [seen(stage, name, "g") for name in "abc"] == [[], [], []]
+
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        member = Sessions().member()
+        session = await member.sessions.enter("anonymous", "s", create=True)
+        await member.sessions.record(session, SqlEntry("CREATE TEMP VIEW v"))
+        member.engine.fails.add("CREATE TEMP VIEW v")
+        for name in "abc":
+            stage.replica(name).computing.rebuild = rebuilding(member.sessions)
+        ref = replace(REF, entries=1, begun=session.begun)
+        outcome = await stage.submit("a", form("g", "a", ref))
+        assert outcome.status is OutcomeStatus.REJECTED and outcome.failure is not None
+        assert outcome.failure.error_class == ErrorClass.SESSION_NOT_REBUILT
+        assert len(member.engine.made) == 2, "the client's own, and one that was to be made anew"
+        assert not [m for m in stage.messages() if isinstance(m, Passed)]
+        await stage.settle()
+        assert [seen(stage, name, "g") for name in "abc"] == [[], [], []]
+
+    story(tell)
 
 
 @pytest.mark.parametrize("error", [EngineError(ErrorKind.ENVIRONMENT, "the store is away")])
 @in_both_forms
-@on_stage()
-async def test_write_whose_session_cannot_be_made_now_is_computed_by_the_next_cluster(
-    stage: Stage, form: Form, error: Exception
+def test_write_whose_session_cannot_be_made_now_is_computed_by_the_next_cluster(
+    form: Form, error: Exception
 ) -> None:
-    await ids(stage)
-    built = with_sessions(stage, error)
-    assert (await stage.submit("a", form("g", "a", REF))).status is OutcomeStatus.APPLIED
-    assert [name for name, _ in built] == ["a", "b"]
-    assert [m.by for m in stage.messages() if isinstance(m, Passed)] == ["a"]
-    await gathered(stage)
-    assert sorted(map(str, seen(stage, "c", "g"))) == IDS
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        built = with_sessions(stage, error)
+        assert (await stage.submit("a", form("g", "a", REF))).status is OutcomeStatus.APPLIED
+        assert [name for name, _ in built] == ["a", "b"]
+        assert [m.by for m in stage.messages() if isinstance(m, Passed)] == ["a"]
+        await gathered(stage)
+        assert sorted(map(str, seen(stage, "c", "g"))) == IDS
+
+    story(tell)

@@ -154,7 +154,8 @@ def test_too_few_in_sync_refuses_before_the_append() -> None:
 def test_min_insync_clusters_bounds_all() -> None:
     async def tell(stage: Stage) -> None:
         stage.ring.configure(writes=Writes(min_insync_clusters=2))
-        stage.node("a").restart()
+        stage.node("a").kill()
+        stage.node("a").start()
         await stage.ready("a")
         await stage.until(lambda: in_sync(stage) == "abc", NOTICED_S)
         stage.node("b").kill()

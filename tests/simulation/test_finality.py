@@ -8,7 +8,7 @@ from haproc.classify.model import Kind
 from haproc.replicate.agree.revoking import is_final
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import Operation
-from tests.simulation.directed import Stage, ddl, on_stage
+from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.scenario import operation
 
 SQL = "INSERT INTO t VALUES ('piece 0')"
@@ -32,50 +32,58 @@ async def final(stage: Stage, name: str = "a") -> bool:
     return await is_final(core, known.offset, 1.0)
 
 
-@on_stage()
-async def test_error_of_one_cluster_is_not_final_while_others_may_yet_apply_it(
-    stage: Stage,
-) -> None:
-    outcome = await rejected(stage, "a")
-    assert outcome.status is OutcomeStatus.FAILED
-    await asyncio.sleep(5)
-    assert not await final(stage)
-    for name in "bc":
-        stage.node(name).spark.held.clear()
-    await asyncio.sleep(30)
-    assert stage.node("b").spark.dump()["t"] == [("piece 0",)]
-    assert not await final(stage)
+def test_error_of_one_cluster_is_not_final_while_others_may_yet_apply_it() -> None:
+    async def tell(stage: Stage) -> None:
+        outcome = await rejected(stage, "a")
+        assert outcome.status is OutcomeStatus.FAILED
+        await asyncio.sleep(5)
+        assert not await final(stage)
+        for name in "bc":
+            stage.node(name).spark.held.clear()
+        await asyncio.sleep(30)
+        assert stage.node("b").spark.dump()["t"] == [("piece 0",)]
+        assert not await final(stage)
+
+    story(tell)
 
 
-@on_stage()
-async def test_error_that_every_cluster_has_met_is_final(stage: Stage) -> None:
-    await rejected(stage, "a", "b")
-    await asyncio.sleep(5)
-    assert not await final(stage), "c has not come so far"
-    stage.node("c").spark.refuses.add(SQL)
-    stage.node("c").spark.held.clear()
-    await asyncio.sleep(5)
-    assert [await final(stage, name) for name in "abc"] == [True, True, True]
-    stage.ring.store.cursors.pop("b")
-    assert not await final(stage)
+def test_error_that_every_cluster_has_met_is_final() -> None:
+    async def tell(stage: Stage) -> None:
+        await rejected(stage, "a", "b")
+        await asyncio.sleep(5)
+        assert not await final(stage), "c has not come so far"
+        stage.node("c").spark.refuses.add(SQL)
+        stage.node("c").spark.held.clear()
+        await asyncio.sleep(5)
+        assert [await final(stage, name) for name in "abc"] == [True, True, True]
+        stage.ring.store.cursors.pop("b")
+        assert not await final(stage)
+
+    story(tell)
 
 
-@on_stage()
-async def test_error_that_an_earlier_process_reported_is_not_final(stage: Stage) -> None:
+def test_error_that_an_earlier_process_reported_is_not_final() -> None:
     """It may have died before it stored its progress, and the next one have succeeded."""
-    await rejected(stage, "a", "b", "c")
-    await asyncio.sleep(5)
-    assert await final(stage)
-    stage.node("c").restart()
-    await asyncio.sleep(30)
-    assert stage.report_of("c") is not None and not await final(stage)
+
+    async def tell(stage: Stage) -> None:
+        await rejected(stage, "a", "b", "c")
+        await asyncio.sleep(5)
+        assert await final(stage)
+        stage.node("c").kill()
+        stage.node("c").start()
+        await asyncio.sleep(30)
+        assert stage.report_of("c") is not None and not await final(stage)
+
+    story(tell)
 
 
-@on_stage()
-async def test_reject_in_the_log_is_final_at_once(stage: Stage) -> None:
-    made = ddl("a", "L.0", SQL)
-    outcome = await rejected(stage, "a", wants=made)
-    assert outcome.status is OutcomeStatus.REJECTED
-    core = stage.replica("a").core
-    known = core.outcomes.find(made.key)
-    assert known is not None and await is_final(core, known.offset, 1.0)
+def test_reject_in_the_log_is_final_at_once() -> None:
+    async def tell(stage: Stage) -> None:
+        made = ddl("a", "L.0", SQL)
+        outcome = await rejected(stage, "a", wants=made)
+        assert outcome.status is OutcomeStatus.REJECTED
+        core = stage.replica("a").core
+        known = core.outcomes.find(made.key)
+        assert known is not None and await is_final(core, known.offset, 1.0)
+
+    story(tell)

@@ -25,7 +25,8 @@ def told(what: OnForeignWrite) -> Callable[[Callable[[Stage], Coroutine[Any, Any
         async def tell_on(stage: Stage) -> None:
             stage.ring.configure(on_foreign_write=what)
             for node in stage.ring.nodes.values():
-                node.restart()
+                node.kill()
+                node.start()
             await stage.ready(*"abc")
             await stage.submit("a", ddl("a"))
             await stage.submit("a", insert("one", "t", "a"))
@@ -86,7 +87,8 @@ def test_foreign_write_takes_the_cluster_out_until_it_is_verified() -> None:
         # What mended it is foreign, too, and was looked at by the verification.
         await stage.ready(*"abc")
         await stage.until(lambda: all(each[-1] for each in found(stage, "b")))
-        stage.node("b").restart()
+        stage.node("b").kill()
+        stage.node("b").start()
         await stage.ready(*"abc")
         for _ in range(3):
             write_past(stage, "b", "SELECT 1", "OPTIMIZE")

@@ -21,7 +21,6 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.facts import Fate
 from haproc.replicate.queue.turns import UNMARKED_MAX, Unmarked
 from tests.simulation.directed import Stage, story
-from tests.simulation.ring import Node
 from tests.simulation.scenario import insert
 from tests.simulation.test_beside import SLOW, table
 from tests.simulation.violations import Violation, found_by
@@ -58,7 +57,7 @@ async def dead_while_it_looks(stage: Stage) -> int:
 
 async def dead_behind_its_commit(stage: Stage) -> None:
     await dead_while_it_looks(stage)
-    stage.at("a", Step.APPLY_AFTER, Node.kill)
+    stage.at("a", Step.APPLY_AFTER, lambda node: node.kill())
     stage.node("a").start()
     await stage.until(lambda: not stage.node("a").alive)
     await stage.settle()
@@ -86,7 +85,7 @@ async def without_spark_behind_its_commit(stage: Stage) -> None:
 async def wanted_back_behind_its_commit(stage: Stage) -> None:
     """Nobody says for a that it has not committed it."""
     offset = await dead_while_it_looks(stage)
-    stage.at("a", Step.APPLY_AFTER, Node.kill)
+    stage.at("a", Step.APPLY_AFTER, lambda node: node.kill())
     stage.node("a").start()
     await stage.until(lambda: stage.order(SLOW) == ["a"] and not stage.node("a").alive)
     asking = asyncio.create_task(stage.replica("b").revoking.revoke(offset, "its sender"))
@@ -111,7 +110,7 @@ async def given_up_again_and_again(stage: Stage) -> None:
         await stage.until(lambda: bool(stage.replica("b").core.schedule.unmarked.stored))
         assert stage.replica("b").core.schedule.unmarked.stored == ((at, ABSENT),)
         await asyncio.sleep(1)
-        stage.at("b", Step.UNABLE_AFTER, Node.kill)
+        stage.at("b", Step.UNABLE_AFTER, lambda node: node.kill())
         asking = asyncio.ensure_future(stage.replica("a").revoking.revoke(at, "its sender"))
         await stage.until(lambda: not stage.node("b").alive)
         await asyncio.gather(asking, waiting)

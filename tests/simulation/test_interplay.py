@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
@@ -18,14 +20,15 @@ from haproc.engine.interface import Named
 from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.apply import computing
-from haproc.replicate.apply.materialise import ComputedRows
+from haproc.replicate.apply.parts import ComputedRows
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.control import Abandon
 from haproc.replicate.records.rows import Passed
 from tests.simulation.computed import gather, make
-from tests.simulation.directed import Stage, ddl, on_stage, story
+from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.network import Refused
+from tests.simulation.queries import SimReading
 from tests.simulation.ring import MEMBERSHIP, Node
 from tests.simulation.scenario import insert, operation
 from tests.simulation.spark import SimEngine, SimSpark
@@ -46,42 +49,44 @@ from tests.simulation.test_storage import away_for
 # -- what is given up --------------------------------------------------------------------------
 
 
-@on_stage()
-async def test_cluster_that_passed_over_what_was_given_up_above_its_cursor_knows_it_after_a_restart(
-    stage: Stage,
-) -> None:
-    await stage.submit("a", operation("u", Kind.CREATE_TABLE, "CREATE TABLE u (x)", "a"))
-    await begin(stage, *"abc")
-    stage.node("b").spark.held.add("u")
-    slow = asyncio.ensure_future(stage.submit("a", insert("slow", "u", "a"), LONG_S))
-    await asyncio.sleep(1)
-    at = await sent(stage)
-    await stage.until(lambda: bool(kinds(stage, Abandon)), LONG_S)
-    await stage.until(lambda: stage.state("a") is State.READY, LONG_S)
-    await stage.submit("a", insert("two", "t", "a"), LONG_S)
-    await stage.until(lambda: rows(stage, "b") == ["one", "two"], LONG_S)
-    await asyncio.sleep(3)
-    assert stage.replica("b").core.schedule.low < at
-    stage.node("b").kill()
-    await slow
-    stage.node("b").spark.held.clear()
-    await stage.settle()
-    await given_up(stage, "b")
+def test_cluster_that_passed_over_what_was_given_up_above_its_cursor_knows_it_after_a_restart() -> (
+    None
+):
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", operation("u", Kind.CREATE_TABLE, "CREATE TABLE u (x)", "a"))
+        await begin(stage, *"abc")
+        stage.node("b").spark.held.add("u")
+        slow = asyncio.ensure_future(stage.submit("a", insert("slow", "u", "a"), LONG_S))
+        await asyncio.sleep(1)
+        at = await sent(stage)
+        await stage.until(lambda: bool(kinds(stage, Abandon)), LONG_S)
+        await stage.until(lambda: stage.state("a") is State.READY, LONG_S)
+        await stage.submit("a", insert("two", "t", "a"), LONG_S)
+        await stage.until(lambda: rows(stage, "b") == ["one", "two"], LONG_S)
+        await asyncio.sleep(3)
+        assert stage.replica("b").core.schedule.low < at
+        stage.node("b").kill()
+        await slow
+        stage.node("b").spark.held.clear()
+        await stage.settle()
+        await given_up(stage, "b")
+
+    story(tell)
 
 
-@on_stage(timeouts=PATIENT)
-async def test_operation_from_before_a_dead_member_left_can_be_given_up_with_an_operators_word(
-    stage: Stage,
-) -> None:
-    offset = await patient(stage)
-    stage.node("c").kill()
-    await asyncio.sleep(1.5 * MEMBERSHIP.window_s)  # a is not STUCK yet
-    await stage.replica("a").admission.leave("c")
-    await asyncio.sleep(3)
-    assert await revoke(stage, "a", offset, "c") == "revoked"
-    with pytest.raises(RequestError, match="no peer d"):
-        await stage.operators("a")._vouched(["d"], offset)
-    await stage.ready("a", "b")
+def test_operation_from_before_a_dead_member_left_can_be_given_up_with_an_operators_word() -> None:
+    async def tell(stage: Stage) -> None:
+        offset = await patient(stage)
+        stage.node("c").kill()
+        await asyncio.sleep(1.5 * MEMBERSHIP.window_s)  # a is not STUCK yet
+        await stage.replica("a").admission.leave("c")
+        await asyncio.sleep(3)
+        assert await revoke(stage, "a", offset, "c") == "revoked"
+        with pytest.raises(RequestError, match="no peer d"):
+            await stage.operators("a")._vouched(["d"], offset)
+        await stage.ready("a", "b")
+
+    story(tell, timeouts=PATIENT)
 
 
 def test_ddl_whose_names_no_cluster_can_look_up_is_given_up(
@@ -110,57 +115,59 @@ def test_ddl_whose_names_no_cluster_can_look_up_is_given_up(
 # -- computed ----------------------------------------------------------------------------------
 
 
-@on_stage(timeouts=PATIENT)
-async def test_computed_write_where_every_cluster_is_diverged_is_rejected_before_a_verification(
-    stage: Stage,
-) -> None:
-    await tables(stage)
-    at, bad = stage.ring.store.end, "UPDATE ids SET id = id || '!'"
-    for name in "abc":
-        stage.node(name).spark.poison = {bad}
-    op = operation("bad", Kind.UPDATE, bad, "a", writes=frozenset({"ids"}))
-    for each in (op, gather("g", "a")):
-        with pytest.raises(RequestError):
-            await stage.submit("a", each, 2)
-    await stage.until(lambda: all(stage.state(n) is State.STUCK for n in "abc"), LONG_S)
-    for name in "abc":
-        await stage.operators(name).skip(name, at, "")
-    await stage.verify("a")
-    await stage.settle()
-    outcome = await stage.submit("b", gather("g", "a"))
-    assert outcome.failure is not None and outcome.failure.error_class == ErrorClass.NO_ROWS
+def test_computed_write_where_every_cluster_is_diverged_is_rejected_before_a_verification() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        at, bad = stage.ring.store.end, "UPDATE ids SET id = id || '!'"
+        for name in "abc":
+            stage.node(name).spark.poison = {bad}
+        op = operation("bad", Kind.UPDATE, bad, "a", writes=frozenset({"ids"}))
+        for each in (op, gather("g", "a")):
+            with pytest.raises(RequestError):
+                await stage.submit("a", each, 2)
+        await stage.until(lambda: all(stage.state(n) is State.STUCK for n in "abc"), LONG_S)
+        for name in "abc":
+            await stage.operators(name).skip(name, at, "")
+        await stage.verify("a")
+        await stage.settle()
+        outcome = await stage.submit("b", gather("g", "a"))
+        assert outcome.failure is not None and outcome.failure.error_class == ErrorClass.NO_ROWS
+
+    story(tell, timeouts=PATIENT)
 
 
 @pytest.mark.parametrize("step", [Step.APPLY_BEFORE, Step.APPLY_AFTER, Step.CURSOR_AFTER])
 @pytest.mark.parametrize("who", ["a", "b"])
-@on_stage()
-async def test_computed_create_that_dies_at_any_step_leaves_all_equal(
-    stage: Stage, who: str, step: Step
-) -> None:
-    await tables(stage)
-    stage.at(who, step, Node.kill)
-    with contextlib.suppress(Refused, RequestError):
-        await stage.submit("a", make("m", "a", "made"), 10)
-    await stage.settle()
-    assert "made" in stage.tables("c")
+def test_computed_create_that_dies_at_any_step_leaves_all_equal(who: str, step: Step) -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.at(who, step, Node.kill)
+        with contextlib.suppress(Refused, RequestError):
+            await stage.submit("a", make("m", "a", "made"), 10)
+        await stage.settle()
+        assert "made" in stage.tables("c")
+
+    story(tell)
 
 
-@on_stage()
-async def test_computed_create_whose_answer_is_lost_is_not_run_again(stage: Stage) -> None:
-    await tables(stage)
-    spark, died = stage.node("a").spark, list[str]()
+def test_computed_create_whose_answer_is_lost_is_not_run_again() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        spark, died = stage.node("a").spark, list[str]()
 
-    def die(cluster: str, sql: str) -> None:
-        if sql.startswith("CREATE TABLE made") and not died:
-            died.append(sql)
-            spark.kill()
-            asyncio.get_running_loop().call_later(3, spark.restart)
+        def die(cluster: str, sql: str) -> None:
+            if sql.startswith("CREATE TABLE made") and not died:
+                died.append(sql)
+                spark.kill()
+                asyncio.get_running_loop().call_later(3, spark.restart)
 
-    spark.on_commit = die
-    with contextlib.suppress(RequestError):
-        await stage.submit("a", make("m", "a", "made"), 10)
-    await stage.settle()
-    assert died and "made" in stage.tables("c")
+        spark.on_commit = die
+        with contextlib.suppress(RequestError):
+            await stage.submit("a", make("m", "a", "made"), 10)
+        await stage.settle()
+        assert died and "made" in stage.tables("c")
+
+    story(tell)
 
 
 @pytest.mark.parametrize("empty", [False, True])
@@ -217,70 +224,85 @@ def test_fault_of_one_process_while_it_writes_rows_is_no_word_on_the_query(
 
 
 @pytest.mark.parametrize("step", [Step.ROWS_BEFORE, None])
-@on_stage()
-async def test_query_of_a_session_that_was_lost_and_made_anew_is_rejected(
-    stage: Stage, step: Step | None
-) -> None:
-    await tables(stage)
-    op, reading = gather("g", "a", of_session=True), stage.reading("a")
+def test_query_of_a_session_that_was_lost_and_made_anew_is_rejected(step: Step | None) -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        op, life = gather("g", "a"), stage.node("a").life
+        op = replace(op, write=structs.replace(op.write, of_session=True))
+        assert life is not None
+        reading: Any = SimReading(stage.node("a").spark, life.check)
 
-    def lost(_: Node | None) -> None:
-        reading.epoch += 1
+        def lost(_: Node | None) -> None:
+            reading.epoch += 1
 
-    stage.replica("a").computing.attach_session(op.key, reading)
-    if step is not None:
-        stage.at("a", step, lost)
-    else:
-        lost(None)
-        stage.replica("a").computing.attach_session(op.key, reading)  # by a retry
-    outcome = await stage.submit("a", op)
-    assert outcome.failure is not None and outcome.failure.error_class == ErrorClass.SESSION_GONE
-    await stage.settle()
+        stage.replica("a").computing.attach_session(op.key, reading)
+        if step is not None:
+            stage.at("a", step, lost)
+        else:
+            lost(None)
+            stage.replica("a").computing.attach_session(op.key, reading)  # by a retry
+        outcome = await stage.submit("a", op)
+        assert (
+            outcome.failure is not None and outcome.failure.error_class == ErrorClass.SESSION_GONE
+        )
+        await stage.settle()
 
-
-@on_stage()
-async def test_query_of_a_session_that_fails_for_a_moment_is_tried_again_in_it(
-    stage: Stage,
-) -> None:
-    await tables(stage)
-    op = gather("g", "a", of_session=True)
-    stage.replica("a").computing.attach_session(op.key, stage.reading("a"))
-
-    def rate(rate: float) -> Callable[[Node], None]:
-        return lambda node: setattr(node.spark, "environment_error_rate", rate)
-
-    stage.at("a", Step.ROWS_BEFORE, rate(1.0), rate(0.0))
-    assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
-    assert [m.by for m in stage.messages() if isinstance(m, Passed)] == ["a"]
-    await stage.settle()
+    story(tell)
 
 
-@on_stage()
-async def test_query_of_a_session_that_fails_always_is_rejected_by_its_origin(stage: Stage) -> None:
-    await tables(stage)
-    op = gather("g", "a", of_session=True)
-    stage.replica("a").computing.attach_session(op.key, stage.reading("a"))
-    stage.node("a").spark.poison_word = "SELECT 'g'"
-    outcome = await stage.submit("a", op, LONG_S)
-    assert outcome.failure is not None and outcome.failure.error_class == "OOM"
-    assert {m.by for m in rows_records(stage)} == {"a"}
-    await stage.settle()
+def test_query_of_a_session_that_fails_for_a_moment_is_tried_again_in_it() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        op, spark = gather("g", "a"), stage.node("a").spark
+        op = replace(op, write=structs.replace(op.write, of_session=True))
+        life = stage.node("a").life
+        assert life is not None
+        reading: Any = SimReading(spark, life.check)
+        stage.replica("a").computing.attach_session(op.key, reading)
+
+        def rate(rate: float) -> Callable[[Node], None]:
+            return lambda node: setattr(node.spark, "environment_error_rate", rate)
+
+        stage.at("a", Step.ROWS_BEFORE, rate(1.0), rate(0.0))
+        assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
+        assert [m.by for m in stage.messages() if isinstance(m, Passed)] == ["a"]
+        await stage.settle()
+
+    story(tell)
 
 
-@on_stage()
-async def test_cluster_that_finds_itself_diverged_while_it_computes_gives_no_rows(
-    stage: Stage,
-) -> None:
-    await tables(stage)
-    stage.node("a").spark.query_s = 3
-    at = stage.replica("a").core.schedule.low
+def test_query_of_a_session_that_fails_always_is_rejected_by_its_origin() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        op, spark = gather("g", "a"), stage.node("a").spark
+        op = replace(op, write=structs.replace(op.write, of_session=True))
+        life = stage.node("a").life
+        assert life is not None
+        reading: Any = SimReading(spark, life.check)
+        stage.replica("a").computing.attach_session(op.key, reading)
+        spark.poison_word = "SELECT 'g'"
+        outcome = await stage.submit("a", op, LONG_S)
+        assert outcome.failure is not None and outcome.failure.error_class == "OOM"
+        assert {m.by for m in rows_records(stage)} == {"a"}
+        await stage.settle()
 
-    def differs(node: Node) -> None:
-        assert node.replica is not None
-        node.replica.core.diverge(Divergence(at, Cause.SKIPPED, applies=True))
+    story(tell)
 
-    stage.at("a", Step.ROWS_COMPUTED, differs)
-    with contextlib.suppress(RequestError):
-        await stage.submit("a", gather("g", "a"))
-    assert (await stage.submit("b", gather("g", "a"))).status is OutcomeStatus.APPLIED
-    assert "a" not in {message.by for message in rows_records(stage)}
+
+def test_cluster_that_finds_itself_diverged_while_it_computes_gives_no_rows() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("a").spark.query_s = 3
+        at = stage.replica("a").core.schedule.low
+
+        def differs(node: Node) -> None:
+            assert node.replica is not None
+            node.replica.core.diverge(Divergence(at, Cause.SKIPPED, applies=True))
+
+        stage.at("a", Step.ROWS_COMPUTED, differs)
+        with contextlib.suppress(RequestError):
+            await stage.submit("a", gather("g", "a"))
+        assert (await stage.submit("b", gather("g", "a"))).status is OutcomeStatus.APPLIED
+        assert "a" not in {message.by for message in rows_records(stage)}
+
+    story(tell)

@@ -27,7 +27,7 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.units import Composing, Unit
 from haproc.replicate.records.operation import to_record
 from tests.simulation.broken import batch_formed_anew
-from tests.simulation.directed import Stage, on_stage, story
+from tests.simulation.directed import Stage, story
 from tests.simulation.keyed import ACCOUNTS, build, simulate
 from tests.simulation.ring import Node
 from tests.simulation.scenario import Report, operation
@@ -148,39 +148,45 @@ def merges(stage: Stage, name: str) -> list[str]:
 MISSED = ("enter", "append", "put", "append", "enter", "append", "leave", "enter", "append")
 
 
-@on_stage()
-async def test_what_a_cluster_missed_is_one_statement_behind_the_first(stage: Stage) -> None:
-    await accounts(stage)
-    stage.node("c").kill()
-    await missed(stage, *MISSED[:8])
-    stage.node("c").start()
-    await stage.settle()
-    assert len(merges(stage, "c")) == 1
-    assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == ["enter7"]
+def test_what_a_cluster_missed_is_one_statement_behind_the_first() -> None:
+    async def tell(stage: Stage) -> None:
+        await accounts(stage)
+        stage.node("c").kill()
+        await missed(stage, *MISSED[:8])
+        stage.node("c").start()
+        await stage.settle()
+        assert len(merges(stage, "c")) == 1
+        assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == ["enter7"]
+
+    story(tell)
 
 
-@on_stage()
-async def test_upserts_that_a_cluster_missed_are_in_the_one_statement(stage: Stage) -> None:
-    await accounts(stage)
-    stage.node("c").kill()
-    await missed(stage, "append", "upsert", "leave", "ensure", "upsert", "ensure", "swap")
-    await missed(stage, "upsert", "append")
-    stage.node("c").start()
-    await stage.settle()
-    assert len(merges(stage, "c")) == 1
-    assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == [",upsert0,append1"]
+def test_upserts_that_a_cluster_missed_are_in_the_one_statement() -> None:
+    async def tell(stage: Stage) -> None:
+        await accounts(stage)
+        stage.node("c").kill()
+        await missed(stage, "append", "upsert", "leave", "ensure", "upsert", "ensure", "swap")
+        await missed(stage, "upsert", "append")
+        stage.node("c").start()
+        await stage.settle()
+        assert len(merges(stage, "c")) == 1
+        assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == [",upsert0,append1"]
+
+    story(tell)
 
 
-@on_stage()
-async def test_error_that_others_met_is_met_alone(stage: Stage) -> None:
-    await accounts(stage)
-    stage.node("c").kill()
-    await missed(stage, "append", "append", "append", "spoil", "mend", "append")
-    stage.node("c").start()
-    await stage.settle()
-    assert len(merges(stage, "c")) == 2
-    (row,) = stage.node("c").spark.dump()["accounts"]
-    assert row == (0, "first,append0,append1,append2,append5", "mend4")
+def test_error_that_others_met_is_met_alone() -> None:
+    async def tell(stage: Stage) -> None:
+        await accounts(stage)
+        stage.node("c").kill()
+        await missed(stage, "append", "append", "append", "spoil", "mend", "append")
+        stage.node("c").start()
+        await stage.settle()
+        assert len(merges(stage, "c")) == 2
+        (row,) = stage.node("c").spark.dump()["accounts"]
+        assert row == (0, "first,append0,append1,append2,append5", "mend4")
+
+    story(tell)
 
 
 async def nothing_told(self: SimEngine, table: str) -> Sequence[Column] | None:
@@ -195,24 +201,27 @@ async def not_told(self: SimEngine, table: str) -> Sequence[Column] | None:
 
 @pytest.mark.parametrize("told", [nothing_told, not_told])
 @pytest.mark.parametrize("step", [Step.INTENT_AFTER, Step.APPLY_AFTER])
-@on_stage()
-async def test_combined_statement_that_cannot_be_made_again_is_taken_apart(
-    stage: Stage, step: Step, told: Any, monkeypatch: pytest.MonkeyPatch
+def test_combined_statement_that_cannot_be_made_again_is_taken_apart(
+    step: Step, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await accounts(stage)
-    stage.node("c").kill()
-    await missed(stage, *MISSED)
+    async def tell(stage: Stage) -> None:
+        await accounts(stage)
+        stage.node("c").kill()
+        await missed(stage, *MISSED)
+        first = [] if step is Step.INTENT_AFTER else [lambda node: None]
 
-    def die(node: Node) -> None:
-        node.kill()
-        monkeypatch.setattr(SimEngine, "plain_columns", told)
+        def die(node: Node) -> None:
+            node.kill()
+            monkeypatch.setattr(SimEngine, "plain_columns", told)
 
-    stage.at("c", step, die, spared=step is Step.APPLY_AFTER)
-    stage.node("c").start()
-    await stage.until(lambda: not stage.node("c").alive)
-    await stage.settle()
-    assert len(merges(stage, "c")) == (step is Step.APPLY_AFTER)
-    assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == ["enter7,append8"]
+        stage.at("c", step, *first, die)
+        stage.node("c").start()
+        await stage.until(lambda: not stage.node("c").alive)
+        await stage.settle()
+        assert len(merges(stage, "c")) == (step is Step.APPLY_AFTER)
+        assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == ["enter7,append8"]
+
+    story(tell)
 
 
 async def made_anew_meanwhile(stage: Stage) -> None:
@@ -241,24 +250,24 @@ def test_rule_of_asking_anew_broken_on_purpose_is_found(monkeypatch: pytest.Monk
     found_by(lambda: story(made_anew_meanwhile), Violation.UNEQUAL)
 
 
-@on_stage()
-async def test_cursor_beyond_the_end_of_a_shortened_log_vouches_for_nothing_written_since(
-    stage: Stage,
-) -> None:
-    await accounts(stage)
-    ring = stage.ring
-    for name in "abc":
-        stage.node(name).kill()
-    # c had applied 40 records more, which the log has lost.
-    stored = ring.store.cursors["c"]
-    ring.store.cursors["c"] = replace(stored, offset=ring.store.end + 40)
-    stage.node("c").start()
-    await stage.until(lambda: stage.alive_state("c") is State.TOO_FAR_BEHIND)
-    for n, what in enumerate(("append", "append", "spoil", "mend", "append")):
-        entry = replace(build(what, f"{what}{n}", "a", 0), since=0, window=5000)
-        ring.store.append_stored([encode(to_record(entry))])
-    stage.node("b").start()
-    await stage.until(lambda: stage.alive_state("b") is State.READY)
-    # Nobody has passed them, so they run one by one, and what fails is told.
-    assert merges(stage, "b") == []
-    assert stage.report_of("b") is not None
+def test_cursor_beyond_the_end_of_a_shortened_log_vouches_for_nothing_written_since() -> None:
+    async def tell(stage: Stage) -> None:
+        await accounts(stage)
+        ring = stage.ring
+        for name in "abc":
+            stage.node(name).kill()
+        # c had applied 40 records more, which the log has lost.
+        stored = ring.store.cursors["c"]
+        ring.store.cursors["c"] = replace(stored, offset=ring.store.end + 40)
+        stage.node("c").start()
+        await stage.until(lambda: stage.alive_state("c") is State.TOO_FAR_BEHIND)
+        for n, what in enumerate(("append", "append", "spoil", "mend", "append")):
+            entry = replace(build(what, f"{what}{n}", "a", 0), since=0, window=5000)
+            ring.store.append_stored([encode(to_record(entry))])
+        stage.node("b").start()
+        await stage.until(lambda: stage.alive_state("b") is State.READY)
+        # Nobody has passed them, so they run one by one, and what fails is told.
+        assert merges(stage, "b") == []
+        assert stage.report_of("b") is not None
+
+    story(tell)

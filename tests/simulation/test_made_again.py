@@ -7,16 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.rows import QueryWrite
 from haproc.replicate.writes import WriteAttempt
 from haproc.route import attempts
 from haproc.route.attempts import Attempts, Make
 from haproc.route.model import IDS_MAX, Request, SentSql
 from tests.simulation.computed import gather
-from tests.simulation.directed import Stage, on_stage
+from tests.simulation.directed import Stage, story
+from tests.simulation.queries import SimReading
 from tests.simulation.test_computed import rows_records, seen
 from tests.simulation.test_staging_tables import IDS, gathered, ids
 from tests.simulation.violations import found_by
@@ -29,11 +32,16 @@ def made(stage: Stage, name: str, *lends: bool) -> Make:
     left, route = list(lends), Attempts(stage.replica(name))
 
     async def make() -> Operation:
-        op = gather("g", name, of_session=True)
+        op = gather("g", name)
+        assert isinstance(op.write, QueryWrite)
         since = stage.replica(name).writes.since()
-        op = replace(op, since=since, id=route.next_id(REQUEST))
+        op = replace(op, write=structs.replace(op.write, of_session=True), since=since)
+        op = replace(op, id=route.next_id(REQUEST))
         if left.pop(0) if left else True:
-            stage.replica(name).computing.attach_session(op.key, stage.reading(name))
+            life = stage.node(name).life
+            assert life is not None
+            reading = SimReading(stage.node(name).spark, life.check)
+            stage.replica(name).computing.attach_session(op.key, reading)  # type: ignore[arg-type]
         return op
 
     return make
@@ -43,48 +51,54 @@ async def write(stage: Stage, name: str, *lends: bool) -> WriteAttempt:
     return await Attempts(stage.replica(name)).write(REQUEST, made(stage, name, *lends))
 
 
-@on_stage()
-async def test_write_whose_session_was_gone_is_made_again_and_there_once(stage: Stage) -> None:
-    await ids(stage)
-    attempt = await write(stage, "a", False, False, True)
-    assert (attempt.facts.id, attempt.outcome.status) == ("g~3", OutcomeStatus.APPLIED)
-    assert [rows.failure is None for rows in rows_records(stage)] == [False, False, True]
-    known = await Attempts(stage.replica("b")).known(REQUEST)
-    assert known is not None and known.facts.id == "g~3"
-    await marked_once(stage)
+def test_write_whose_session_was_gone_is_made_again_and_there_once() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        attempt = await write(stage, "a", False, False, True)
+        assert (attempt.facts.id, attempt.outcome.status) == ("g~3", OutcomeStatus.APPLIED)
+        assert [rows.failure is None for rows in rows_records(stage)] == [False, False, True]
+        known = await Attempts(stage.replica("b")).known(REQUEST)
+        assert known is not None and known.facts.id == "g~3"
+        await marked_once(stage)
+
+    story(tell)
 
 
-@on_stage()
-async def test_write_that_two_make_again_at_once_is_there_once(stage: Stage) -> None:
-    await ids(stage)
+def test_write_that_two_make_again_at_once_is_there_once() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
 
-    async def gone() -> Operation:
-        op = await made(stage, "a", False)()
-        if op.id != "g":
-            raise refused(  # its client does not bring the session back here
-                ErrorClass.SESSION_UNKNOWN,
-                "no session",
-                "",
-            )
-        return op
+        async def gone() -> Operation:
+            op = await made(stage, "a", False)()
+            if op.id != "g":
+                raise refused(  # its client does not bring the session back here
+                    ErrorClass.SESSION_UNKNOWN,
+                    "no session",
+                    "",
+                )
+            return op
 
-    with pytest.raises(RequestError):
-        await Attempts(stage.replica("a")).write(REQUEST, gone)
-    found = await asyncio.gather(*(write(stage, name) for name in "abcabc"))
-    assert {each.facts.id for each in found} == {"g~2"}
-    assert {each.outcome.status for each in found} == {OutcomeStatus.APPLIED}
-    await marked_once(stage)
+        with pytest.raises(RequestError):
+            await Attempts(stage.replica("a")).write(REQUEST, gone)
+        found = await asyncio.gather(*(write(stage, name) for name in "abcabc"))
+        assert {each.facts.id for each in found} == {"g~2"}
+        assert {each.outcome.status for each in found} == {OutcomeStatus.APPLIED}
+        await marked_once(stage)
+
+    story(tell)
 
 
-@on_stage()
-async def test_write_whose_session_is_gone_each_time_is_rejected_at_last(stage: Stage) -> None:
-    await ids(stage)
-    attempt = await write(stage, "a", *[False] * 20)
-    assert attempt.outcome.status is OutcomeStatus.REJECTED
-    assert attempt.facts.id == f"g~{IDS_MAX}"
-    again = await Attempts(stage.replica("b")).known(REQUEST)
-    assert again is not None and again.facts.id == f"g~{IDS_MAX}"
-    assert seen(stage, "b", "g") == []
+def test_write_whose_session_is_gone_each_time_is_rejected_at_last() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        attempt = await write(stage, "a", *[False] * 20)
+        assert attempt.outcome.status is OutcomeStatus.REJECTED
+        assert attempt.facts.id == f"g~{IDS_MAX}"
+        again = await Attempts(stage.replica("b")).known(REQUEST)
+        assert again is not None and again.facts.id == f"g~{IDS_MAX}"
+        assert seen(stage, "b", "g") == []
+
+    story(tell)
 
 
 async def marked_once(stage: Stage) -> None:

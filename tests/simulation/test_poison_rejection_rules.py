@@ -57,13 +57,17 @@ async def still_running_at_the_word(stage: Stage) -> None:
     def goes_on(_: Node) -> None:
         spark.poison, spark.statement_s = set(), 2 * TIMEOUTS.apply_s
 
-    stage.at("a", Step.APPLY_BEFORE, goes_on, poisoned_again, spared=attempts - 1)
+    stage.at("a", Step.APPLY_BEFORE, *[nothing] * (attempts - 1), goes_on, poisoned_again)
     await sent(stage)
     await stage.until(lambda: bool(kinds(stage, Abandon)), LONG_S)
     spark.statement_s = 0
     await asyncio.sleep(2 * TIMEOUTS.apply_s)
     await stage.settle()
     assert rows(stage, "a") == ["one"]
+
+
+def nothing(_: Node) -> None:
+    """No change this time."""
 
 
 def poisoned_again(node: Node) -> None:

@@ -20,7 +20,7 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import SpooledRows
 from haproc.route.model import may_be_made_again
 from tests.simulation.computed import gather
-from tests.simulation.directed import Stage, on_stage
+from tests.simulation.directed import Stage, story
 from tests.simulation.network import Refused
 from tests.simulation.plans import stream_of
 from tests.simulation.ring import Node
@@ -69,47 +69,51 @@ async def until_applied(stage: Stage, name: str) -> list[OperationOutcome]:
     return found
 
 
-@on_stage()
-async def test_rows_of_a_request_come_in_parts_and_appear_at_once(stage: Stage) -> None:
-    await ids(stage)
-    outcome = await submit(stage, "a")
-    assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 5)
-    assert [part.number for part in parts(stage)] == [0, 1, 2]
-    await gathered(stage)
-    commits = [sql for _, name, sql in stage.commits if name == "c" and "gathered" in sql]
-    assert len(commits) == 2, "the table, and one statement for all parts"
+def test_rows_of_a_request_come_in_parts_and_appear_at_once() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        outcome = await submit(stage, "a")
+        assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 5)
+        assert [part.number for part in parts(stage)] == [0, 1, 2]
+        await gathered(stage)
+        commits = [sql for _, name, sql in stage.commits if name == "c" and "gathered" in sql]
+        assert len(commits) == 2, "the table, and one statement for all parts"
+
+    story(tell)
 
 
 @pytest.mark.parametrize("hits", [1, 2])
 @pytest.mark.parametrize("step", STEPS)
-@on_stage()
-async def test_origin_killed_at_any_step_the_same_request_elsewhere_leaves_the_rows_once(
-    stage: Stage, step: Step, hits: int
+def test_origin_killed_at_any_step_the_same_request_elsewhere_leaves_the_rows_once(
+    step: Step, hits: int
 ) -> None:
-    await ids(stage)
-    stage.at("a", step, Node.kill, spared=hits - 1)
-    try:
-        await submit(stage, "a")
-    except (Refused, RequestError, TimeoutError):
-        outcomes = await until_applied(stage, "b")
-        assert outcomes[-1].status is OutcomeStatus.APPLIED
-        for gone in outcomes[:-1]:
-            assert gone.failure is not None
-            assert gone.failure.error_class == ErrorClass.ROWS_GONE
-        if step in (Step.ROWS_BEFORE, Step.PART_BEFORE, Step.PART_AFTER):
-            # Once, unless the one that is asked takes over: it has the rows then.
-            assert len(outcomes) <= 2, "made again, once"
-    await gathered(stage)
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        stage.at("a", step, *[lambda node: None] * (hits - 1), Node.kill)
+        try:
+            await submit(stage, "a")
+        except (Refused, RequestError, TimeoutError):
+            outcomes = await until_applied(stage, "b")
+            assert outcomes[-1].status is OutcomeStatus.APPLIED
+            for gone in outcomes[:-1]:
+                assert gone.failure is not None
+                assert gone.failure.error_class == ErrorClass.ROWS_GONE
+            if step in (Step.ROWS_BEFORE, Step.PART_BEFORE, Step.PART_AFTER):
+                # Once, unless the one that is asked takes over: it has the rows then.
+                assert len(outcomes) <= 2, "made again, once"
+        await gathered(stage)
+
+    story(tell)
 
 
-@on_stage()
-async def test_origin_frozen_before_its_last_part_wakes_up_and_changes_nothing(
-    stage: Stage,
-) -> None:
-    await ids(stage)
-    stage.at("a", Step.PART_AFTER, Node.freeze)
-    with pytest.raises((Refused, RequestError, TimeoutError)):
-        await submit(stage, "a")
-    assert (await until_applied(stage, "b"))[-1].status is OutcomeStatus.APPLIED
-    stage.node("a").thaw()
-    await gathered(stage)
+def test_origin_frozen_before_its_last_part_wakes_up_and_changes_nothing() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        stage.at("a", Step.PART_AFTER, Node.freeze)
+        with pytest.raises((Refused, RequestError, TimeoutError)):
+            await submit(stage, "a")
+        assert (await until_applied(stage, "b"))[-1].status is OutcomeStatus.APPLIED
+        stage.node("a").thaw()
+        await gathered(stage)
+
+    story(tell)

@@ -30,7 +30,7 @@ from haproc.replicate.records.operation import from_record
 from haproc.replicate.records.rows import Part, QueryWrite, Rows
 from tests.simulation import connect
 from tests.simulation.computed import gather, make
-from tests.simulation.directed import Stage, on_stage, story
+from tests.simulation.directed import Stage, story
 from tests.simulation.network import Refused
 from tests.simulation.plans import STAGING, text_of
 from tests.simulation.ring import LIMITS, Node
@@ -88,31 +88,35 @@ async def sent(stage: Stage) -> None:
     pytest.fail("nobody answered")
 
 
-@on_stage()
-async def test_rows_in_parts_are_gathered_and_appear_at_once(stage: Stage) -> None:
-    await ids(stage)
-    outcome = await stage.submit("a", gather("g", "a"))
-    assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 5)
-    (rows,) = rows_records(stage)
-    assert rows.filling is not None and not rows.filling.rows
-    assert len(made(stage, "a")) == 1, "what it was computed in is read, too"
-    assert [part.number for part in parts(stage)] == [0, 1, 2]
-    await gathered(stage)
-    commits = [sql for _, name, sql in stage.commits if name == "c" and "gathered" in sql]
-    assert len(commits) == 2, "the table, and one statement for all parts"
-    assert len(made(stage, "c")) == 1
+def test_rows_in_parts_are_gathered_and_appear_at_once() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        outcome = await stage.submit("a", gather("g", "a"))
+        assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 5)
+        (rows,) = rows_records(stage)
+        assert rows.filling is not None and not rows.filling.rows
+        assert len(made(stage, "a")) == 1, "what it was computed in is read, too"
+        assert [part.number for part in parts(stage)] == [0, 1, 2]
+        await gathered(stage)
+        commits = [sql for _, name, sql in stage.commits if name == "c" and "gathered" in sql]
+        assert len(commits) == 2, "the table, and one statement for all parts"
+        assert len(made(stage, "c")) == 1
+
+    story(tell)
 
 
-@on_stage()
-async def test_table_is_made_of_rows_in_parts(stage: Stage) -> None:
-    await ids(stage)
-    op = make("m", "a", "m0")
-    assert isinstance(op.write, QueryWrite)
-    sql = op.write.head + "SELECT id, chance() AS m FROM ids"
-    op = replace(op, write=structs.replace(op.write, sql=sql))
-    assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
-    await stage.settle()
-    assert len(stage.node("b").spark.dump()["m0"]) == 5
+def test_table_is_made_of_rows_in_parts() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        op = make("m", "a", "m0")
+        assert isinstance(op.write, QueryWrite)
+        sql = op.write.head + "SELECT id, chance() AS m FROM ids"
+        op = replace(op, write=structs.replace(op.write, sql=sql))
+        assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
+        await stage.settle()
+        assert len(stage.node("b").spark.dump()["m0"]) == 5
+
+    story(tell)
 
 
 @pytest.mark.parametrize("hits", [1, 2])
@@ -142,7 +146,7 @@ def struck(name: str, what: str, step: Step, hits: int) -> None:
 
     async def tell(stage: Stage) -> None:
         await ids(stage)
-        stage.at(name, step, strike, spared=hits - 1)
+        stage.at(name, step, *[lambda node: None] * (hits - 1), strike)
         await sent(stage)
         await gathered(stage)
 
@@ -150,70 +154,78 @@ def struck(name: str, what: str, step: Step, hits: int) -> None:
 
 
 @pytest.mark.parametrize("step", [*STEPS, *GATHERING[:2]])
-@on_stage()
-async def test_replaced_process_that_wakes_up_at_any_step_changes_nothing(
-    stage: Stage, step: Step
-) -> None:
-    await ids(stage)
+def test_replaced_process_that_wakes_up_at_any_step_changes_nothing(step: Step) -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
 
-    def replaced(node: Node) -> None:
-        node.freeze()
-        node.replace()
+        def replaced(node: Node) -> None:
+            node.freeze()
+            node.replace()
 
-    name = "b" if step in GATHERING[:2] else "a"
-    stage.at(name, step, replaced)
-    await sent(stage)
-    stage.node(name).thaw()
-    await gathered(stage)
+        name = "b" if step in GATHERING[:2] else "a"
+        stage.at(name, step, replaced)
+        await sent(stage)
+        stage.node(name).thaw()
+        await gathered(stage)
 
-
-@on_stage()
-async def test_attempts_to_gather_never_share_a_table(stage: Stage) -> None:
-    await ids(stage)
-
-    def rate(rate: float) -> Callable[[Node], None]:
-        return lambda node: setattr(node.spark, "environment_error_rate", rate)
-
-    stage.at("b", Step.GATHER_PART, rate(0), rate(0), rate(1), rate(0))
-    await stage.submit("a", gather("g", "a"))
-    await gathered(stage)
-    assert len(set(made(stage, "b"))) == len(made(stage, "b")) == 2
+    story(tell)
 
 
-@on_stage()
-async def test_staging_table_that_somebody_drops_is_no_word_on_the_write(stage: Stage) -> None:
-    await ids(stage)
+def test_attempts_to_gather_never_share_a_table() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
 
-    def dropped(node: Node) -> None:
-        for table in node.spark.staged():
-            node.spark.mend(f"DROP TABLE {table}")
+        def rate(rate: float) -> Callable[[Node], None]:
+            return lambda node: setattr(node.spark, "environment_error_rate", rate)
 
-    stage.at("b", Step.GATHER_DONE, dropped)
-    await stage.submit("a", gather("g", "a"))
-    await gathered(stage)
+        stage.at("b", Step.GATHER_PART, rate(0), rate(0), rate(1), rate(0))
+        await stage.submit("a", gather("g", "a"))
+        await gathered(stage)
+        assert len(set(made(stage, "b"))) == len(made(stage, "b")) == 2
 
-
-@on_stage()
-async def test_parts_that_no_rows_name_mean_nothing(stage: Stage) -> None:
-    await ids(stage)
-    stage.at("a", Step.PART_AFTER, Node.kill, spared=1)
-    await sent(stage)
-    (rows,) = rows_records(stage)
-    assert rows.filling is not None and rows.by != "a"
-    assert {part.by for part in parts(stage)} == {"a", rows.by}
-    await gathered(stage)
+    story(tell)
 
 
-@on_stage(limits=replace(LIMITS, window_records=64))
-async def test_parts_outlive_trimming_while_a_cluster_needs_them(stage: Stage) -> None:
-    await ids(stage)
-    stage.node("c").kill()
-    await stage.submit("a", gather("g", "a"))
-    for n in range(300):
-        await stage.submit("b", insert(f"later{n}", "ids", "b"))
-    stage.node("c").start()
-    await stage.ready("c")
-    await gathered(stage)
+def test_staging_table_that_somebody_drops_is_no_word_on_the_write() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+
+        def dropped(node: Node) -> None:
+            for table in node.spark.staged():
+                node.spark.mend(f"DROP TABLE {table}")
+
+        stage.at("b", Step.GATHER_DONE, dropped)
+        await stage.submit("a", gather("g", "a"))
+        await gathered(stage)
+
+    story(tell)
+
+
+def test_parts_that_no_rows_name_mean_nothing() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        stage.at("a", Step.PART_AFTER, lambda node: None, Node.kill)
+        await sent(stage)
+        (rows,) = rows_records(stage)
+        assert rows.filling is not None and rows.by != "a"
+        assert {part.by for part in parts(stage)} == {"a", rows.by}
+        await gathered(stage)
+
+    story(tell)
+
+
+def test_parts_outlive_trimming_while_a_cluster_needs_them() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        stage.node("c").kill()
+        await stage.submit("a", gather("g", "a"))
+        for n in range(300):
+            await stage.submit("b", insert(f"later{n}", "ids", "b"))
+        stage.node("c").start()
+        await stage.ready("c")
+        await gathered(stage)
+
+    story(tell, limits=replace(LIMITS, window_records=64))
 
 
 # -- rules broken on purpose -------------------------------------------------------------------
@@ -287,7 +299,7 @@ def rows_that_mix_parts() -> None:
 
     async def tell(stage: Stage) -> None:
         await ids(stage)
-        stage.at("a", Step.PART_AFTER, Node.kill, spared=1)
+        stage.at("a", Step.PART_AFTER, lambda node: None, Node.kill)
         await sent(stage)
         (rows,) = rows_records(stage)
         assert rows.filling is not None

@@ -7,6 +7,7 @@ with `Stage.settle`: all are READY and hold the same, however rough it was in be
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +17,7 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.queue.turns import Readiness
 from haproc.replicate.records.operation import FailureReport, Operation
-from tests.simulation.directed import CREATE, Stage, ddl, on_stage, parallel, story
+from tests.simulation.directed import CREATE, Stage, ddl, parallel, story
 from tests.simulation.life import Life
 from tests.simulation.network import Refused
 from tests.simulation.ring import TIMEOUTS, Node
@@ -54,16 +55,18 @@ def test_error_on_the_origin_reaches_no_other_cluster() -> None:
     story(error_on_the_origin)
 
 
-@on_stage()
-async def test_error_on_the_origin_lets_what_waits_behind_it_run(stage: Stage) -> None:
-    stage.node("a").spark.refuses.add(CREATE)
-    await stage.submit("a", ddl("a"))
-    outcome = await stage.submit("b", ddl("b", "again"))
-    assert outcome.status is OutcomeStatus.APPLIED
-    # a refuses this one too, so it is the odd one, and the only one
-    await stage.until(lambda: stage.state("a") is State.DIVERGED)
-    stage.check_equal("b", "c")
-    assert stage.tables("b") == {"t"}
+def test_error_on_the_origin_lets_what_waits_behind_it_run() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.node("a").spark.refuses.add(CREATE)
+        await stage.submit("a", ddl("a"))
+        outcome = await stage.submit("b", ddl("b", "again"))
+        assert outcome.status is OutcomeStatus.APPLIED
+        # a refuses this one too, so it is the odd one, and the only one
+        await stage.until(lambda: stage.state("a") is State.DIVERGED)
+        stage.check_equal("b", "c")
+        assert stage.tables("b") == {"t"}
+
+    story(tell)
 
 
 def test_success_commits_on_the_origin_then_on_the_peers_in_ring_order() -> None:
@@ -91,64 +94,74 @@ def test_success_order_does_not_depend_on_luck(seed: int) -> None:
     story(tell, seed)
 
 
-@on_stage()
-async def test_peer_that_is_down_gets_it_from_its_queue(stage: Stage) -> None:
-    stage.node("b").kill()
-    outcome = await stage.submit("a", ddl("a"))
-    assert outcome.clusters == {"a": "applied", "b": "queued", "c": "applied"}
-    assert stage.order() == ["a", "c"]
-    await stage.settle()
-    assert stage.order() == ["a", "c", "b"]
+def test_peer_that_is_down_gets_it_from_its_queue() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.node("b").kill()
+        outcome = await stage.submit("a", ddl("a"))
+        assert outcome.clusters == {"a": "applied", "b": "queued", "c": "applied"}
+        assert stage.order() == ["a", "c"]
+        await stage.settle()
+        assert stage.order() == ["a", "c", "b"]
+
+    story(tell)
 
 
-@on_stage()
-async def test_peer_whose_cluster_is_down_gets_it_from_its_queue(stage: Stage) -> None:
-    stage.node("b").spark.kill()
-    await stage.until(lambda: stage.state("b") is State.DOWN)
-    outcome = await stage.submit("a", ddl("a"))
-    assert outcome.clusters["b"] == "queued"
-    await stage.settle()
-    assert stage.order() == ["a", "c", "b"]
+def test_peer_whose_cluster_is_down_gets_it_from_its_queue() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.node("b").spark.kill()
+        await stage.until(lambda: stage.state("b") is State.DOWN)
+        outcome = await stage.submit("a", ddl("a"))
+        assert outcome.clusters["b"] == "queued"
+        await stage.settle()
+        assert stage.order() == ["a", "c", "b"]
+
+    story(tell)
 
 
-@on_stage()
-async def test_peer_that_freezes_during_its_turn_holds_up_nobody_for_long(stage: Stage) -> None:
-    stage.at("b", Step.APPLY_BEFORE, Node.freeze)
-    began = stage.now
-    outcome = await stage.submit("a", ddl("a"))
-    assert outcome.clusters == {"a": "applied", "b": "queued", "c": "applied"}
-    assert stage.now - began < TIMEOUTS.fanout_s
-    await stage.settle()
-    assert stage.order() == ["a", "c", "b"]
+def test_peer_that_freezes_during_its_turn_holds_up_nobody_for_long() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.at("b", Step.APPLY_BEFORE, Node.freeze)
+        began = stage.now
+        outcome = await stage.submit("a", ddl("a"))
+        assert outcome.clusters == {"a": "applied", "b": "queued", "c": "applied"}
+        assert stage.now - began < TIMEOUTS.fanout_s
+        await stage.settle()
+        assert stage.order() == ["a", "c", "b"]
+
+    story(tell)
 
 
-@on_stage()
-async def test_parallel_asks_nobody_and_all_run_it_after_the_decision(stage: Stage) -> None:
-    outcome = await stage.submit("a", parallel("a"))
-    assert outcome.clusters == {"a": "applied", "b": "queued", "c": "queued"}
-    await stage.settle()
-    assert stage.order()[0] == "a" and sorted(stage.order()) == ["a", "b", "c"]
-    assert Step.FANOUT_BEFORE not in stage.ring.steps
+def test_parallel_asks_nobody_and_all_run_it_after_the_decision() -> None:
+    async def tell(stage: Stage) -> None:
+        outcome = await stage.submit("a", parallel("a"))
+        assert outcome.clusters == {"a": "applied", "b": "queued", "c": "queued"}
+        await stage.settle()
+        assert stage.order()[0] == "a" and sorted(stage.order()) == ["a", "b", "c"]
+        assert Step.FANOUT_BEFORE not in stage.ring.steps
+
+    story(tell)
 
 
-@on_stage()
-async def test_parallel_error_on_the_origin_reaches_no_other_cluster(stage: Stage) -> None:
-    stage.node("a").spark.refuses.add(CREATE)
-    assert (await stage.submit("a", parallel("a"))).status is OutcomeStatus.REJECTED
-    await stage.settle()
-    assert stage.order() == []
+def test_parallel_error_on_the_origin_reaches_no_other_cluster() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.node("a").spark.refuses.add(CREATE)
+        assert (await stage.submit("a", parallel("a"))).status is OutcomeStatus.REJECTED
+        await stage.settle()
+        assert stage.order() == []
+
+    story(tell)
 
 
-@on_stage()
-async def test_writes_behind_a_synchronous_operation_wait_for_it_on_every_cluster(
-    stage: Stage,
-) -> None:
-    await stage.submit("a", ddl("a", "first", "CREATE TABLE ids (id)"))
-    await stage.submit("a", ddl("a"))
-    outcome = await stage.submit("b", insert("one", "t", "b"))
-    assert outcome.status is OutcomeStatus.APPLIED
-    await stage.settle()
-    assert stage.node("c").spark.dump() == {"ids": [], "t": [("one",)]}
+def test_writes_behind_a_synchronous_operation_wait_for_it_on_every_cluster() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", "first", "CREATE TABLE ids (id)"))
+        await stage.submit("a", ddl("a"))
+        outcome = await stage.submit("b", insert("one", "t", "b"))
+        assert outcome.status is OutcomeStatus.APPLIED
+        await stage.settle()
+        assert stage.node("c").spark.dump() == {"ids": [], "t": [("one",)]}
+
+    story(tell)
 
 
 # -- the origin dies ---------------------------------------------------------------------------
@@ -167,6 +180,14 @@ AT_WHICH = [
 ]
 
 
+def nothing(node: Node) -> None:
+    """No fault this time."""
+
+
+def put(stage: Stage, step: Step, count: int, fault: Callable[[Node], None]) -> None:
+    stage.at("a", step, *[nothing] * (count - 1), fault)
+
+
 async def lost(stage: Stage, op: Operation) -> None:
     """Submit to a, which does not live to answer."""
     with pytest.raises(Refused):
@@ -174,133 +195,139 @@ async def lost(stage: Stage, op: Operation) -> None:
 
 
 @pytest.mark.parametrize(("step", "count"), AT_WHICH)
-@on_stage()
-async def test_origin_killed_the_others_take_over_and_it_catches_up(
-    stage: Stage, step: Step, count: int
-) -> None:
-    stage.at("a", step, Node.kill, spared=count - 1)
-    await lost(stage, ddl("a"))
-    died = stage.struck["a", step]
-    await stage.until(lambda: stage.order().count("b") + stage.order().count("c") == 2)
-    await stage.ready("b", "c")
-    took_over = [by for by, _ in stage.decisions() if by != "a"]
-    # where both peers have run it already, nobody waits for a decision
-    assert bool(took_over) is ((step, count) not in AT_WHICH[-2:])
-    if took_over:
-        assert stage.now - died >= TAKEOVER_S
-    stage.check_equal("b", "c")
-    assert "t" in stage.tables("b")
-    await stage.settle()
-    assert sorted(stage.order()) == ["a", "b", "c"]
-    assert {verdict for _, verdict in stage.decisions()} == {"commit"}
-    assert reports(stage) == []
+def test_origin_killed_the_others_take_over_and_it_catches_up(step: Step, count: int) -> None:
+    async def tell(stage: Stage) -> None:
+        put(stage, step, count, Node.kill)
+        await lost(stage, ddl("a"))
+        died = stage.struck["a", step]
+        await stage.until(lambda: stage.order().count("b") + stage.order().count("c") == 2)
+        await stage.ready("b", "c")
+        took_over = [by for by, _ in stage.decisions() if by != "a"]
+        # where both peers have run it already, nobody waits for a decision
+        assert bool(took_over) is ((step, count) not in AT_WHICH[-2:])
+        if took_over:
+            assert stage.now - died >= TAKEOVER_S
+        stage.check_equal("b", "c")
+        assert "t" in stage.tables("b")
+        await stage.settle()
+        assert sorted(stage.order()) == ["a", "b", "c"]
+        assert {verdict for _, verdict in stage.decisions()} == {"commit"}
+        assert reports(stage) == []
+
+    story(tell)
 
 
-@on_stage()
-async def test_origin_killed_before_the_append_has_done_nothing(stage: Stage) -> None:
-    stage.at("a", Step.APPEND_BEFORE, Node.kill)
-    await lost(stage, ddl("a"))
-    await stage.settle()
-    assert (operations(stage), stage.order()) == ([], [])
+def test_origin_killed_before_the_append_has_done_nothing() -> None:
+    async def tell(stage: Stage) -> None:
+        put(stage, Step.APPEND_BEFORE, 1, Node.kill)
+        await lost(stage, ddl("a"))
+        await stage.settle()
+        assert (operations(stage), stage.order()) == ([], [])
+
+    story(tell)
 
 
-@on_stage()
-async def test_origin_killed_and_back_before_the_takeover_decides_itself(stage: Stage) -> None:
-    stage.at("a", Step.FANOUT_BEFORE, Node.kill)
-    await lost(stage, ddl("a"))
-    stage.node("a").start()
-    await stage.settle()
-    assert stage.decisions() == [("a", "commit")]
-    assert stage.order()[0] == "a" and sorted(stage.order()) == ["a", "b", "c"]
+def test_origin_killed_and_back_before_the_takeover_decides_itself() -> None:
+    async def tell(stage: Stage) -> None:
+        put(stage, Step.FANOUT_BEFORE, 1, Node.kill)
+        await lost(stage, ddl("a"))
+        stage.node("a").start()
+        await stage.settle()
+        assert stage.decisions() == [("a", "commit")]
+        assert stage.order()[0] == "a" and sorted(stage.order()) == ["a", "b", "c"]
+
+    story(tell)
 
 
-@on_stage()
-async def test_origin_killed_before_its_reject_is_decided_the_others_meet_the_same_error(
-    stage: Stage,
-) -> None:
-    for node in stage.ring.nodes.values():
-        node.spark.refuses.add(CREATE)
-    stage.at("a", Step.APPLY_AFTER, Node.kill)
-    await lost(stage, ddl("a"))
-    await stage.ready("b", "c")
-    await stage.settle()
-    assert stage.order() == []
-    assert sorted(reports(stage)) == ["a", "b", "c"]
+def test_origin_killed_before_its_reject_is_decided_the_others_meet_the_same_error() -> None:
+    async def tell(stage: Stage) -> None:
+        for node in stage.ring.nodes.values():
+            node.spark.refuses.add(CREATE)
+        put(stage, Step.APPLY_AFTER, 1, Node.kill)
+        await lost(stage, ddl("a"))
+        await stage.ready("b", "c")
+        await stage.settle()
+        assert stage.order() == []
+        assert sorted(reports(stage)) == ["a", "b", "c"]
+
+    story(tell)
 
 
-@on_stage()
-async def test_cluster_of_the_origin_killed_under_the_operation_hands_it_over_at_once(
-    stage: Stage,
-) -> None:
-    stage.at("a", Step.APPLY_BEFORE, lambda node: node.spark.kill())
-    with pytest.raises(RequestError) as caught:
-        await stage.submit("a", ddl("a"))
-    assert caught.value.kind is FailureKind.AVAILABILITY
-    await stage.ready("b", "c")
-    assert stage.now - stage.struck["a", Step.APPLY_BEFORE] < TAKEOVER_S
-    outcome = await stage.submit("b", ddl("b"))
-    assert outcome.status is OutcomeStatus.APPLIED
-    await stage.settle()
-    assert sorted(stage.order()) == ["a", "b", "c"]
-    assert len(operations(stage)) == 1
+def test_cluster_of_the_origin_killed_under_the_operation_hands_it_over_at_once() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.at("a", Step.APPLY_BEFORE, lambda node: node.spark.kill())
+        with pytest.raises(RequestError) as caught:
+            await stage.submit("a", ddl("a"))
+        assert caught.value.kind is FailureKind.AVAILABILITY
+        await stage.ready("b", "c")
+        assert stage.now - stage.struck["a", Step.APPLY_BEFORE] < TAKEOVER_S
+        outcome = await stage.submit("b", ddl("b"))
+        assert outcome.status is OutcomeStatus.APPLIED
+        await stage.settle()
+        assert sorted(stage.order()) == ["a", "b", "c"]
+        assert len(operations(stage)) == 1
+
+    story(tell)
 
 
 # -- the client retries ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("step", "count"), AT_WHICH)
-@on_stage()
-async def test_retry_on_another_node_gives_the_first_outcome(
-    stage: Stage, step: Step, count: int
-) -> None:
-    stage.at("a", step, Node.kill, spared=count - 1)
-    await lost(stage, ddl("a"))
-    outcome = await stage.submit("b", ddl("b"))
-    assert outcome.status is OutcomeStatus.APPLIED
-    await stage.settle()
-    assert sorted(stage.order()) == ["a", "b", "c"]
-    # b may not have read a's record yet, and adds its own: the first counts
-    records = len(operations(stage))
-    assert records == 1 or step is Step.APPEND_AFTER
-    assert (await stage.submit("a", ddl("a"))).status is OutcomeStatus.APPLIED
-    assert len(operations(stage)) == records
+def test_retry_on_another_node_gives_the_first_outcome(step: Step, count: int) -> None:
+    async def tell(stage: Stage) -> None:
+        put(stage, step, count, Node.kill)
+        await lost(stage, ddl("a"))
+        outcome = await stage.submit("b", ddl("b"))
+        assert outcome.status is OutcomeStatus.APPLIED
+        await stage.settle()
+        assert sorted(stage.order()) == ["a", "b", "c"]
+        # b may not have read a's record yet, and adds its own: the first counts
+        records = len(operations(stage))
+        assert records == 1 or step is Step.APPEND_AFTER
+        assert (await stage.submit("a", ddl("a"))).status is OutcomeStatus.APPLIED
+        assert len(operations(stage)) == records
+
+    story(tell)
 
 
-@on_stage()
-async def test_retry_of_a_rejected_operation_is_rejected_everywhere_with_its_error(
-    stage: Stage,
-) -> None:
-    stage.node("a").spark.refuses.add(CREATE)
-    stage.at("a", Step.DECISION_AFTER, Node.kill)
-    await lost(stage, ddl("a"))
-    for name in ("b", "c"):
-        outcome = await stage.submit(name, ddl(name))
-        assert outcome.status is OutcomeStatus.REJECTED
-        assert outcome.failure is not None and outcome.failure.sqlstate == "42501"
-    await stage.settle()
-    assert (await stage.submit("a", ddl("a"))).status is OutcomeStatus.REJECTED
-    assert (len(operations(stage)), stage.order()) == (1, [])
+def test_retry_of_a_rejected_operation_is_rejected_everywhere_with_its_error() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.node("a").spark.refuses.add(CREATE)
+        put(stage, Step.DECISION_AFTER, 1, Node.kill)
+        await lost(stage, ddl("a"))
+        for name in ("b", "c"):
+            outcome = await stage.submit(name, ddl(name))
+            assert outcome.status is OutcomeStatus.REJECTED
+            assert outcome.failure is not None and outcome.failure.sqlstate == "42501"
+        await stage.settle()
+        assert (await stage.submit("a", ddl("a"))).status is OutcomeStatus.REJECTED
+        assert (len(operations(stage)), stage.order()) == (1, [])
+
+    story(tell)
 
 
 # -- the origin freezes ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("step", "count"), AT_WHICH)
-@on_stage()
-async def test_origin_frozen_and_thawed_after_the_takeover_disturbs_nobody(
-    stage: Stage, step: Step, count: int
+def test_origin_frozen_and_thawed_after_the_takeover_disturbs_nobody(
+    step: Step, count: int
 ) -> None:
-    stage.at("a", step, Node.freeze, spared=count - 1)
-    with pytest.raises((RequestError, TimeoutError)):
-        await impatient(stage)
-    outcome = await stage.submit("b", ddl("b"))
-    assert outcome.status is OutcomeStatus.APPLIED
-    await stage.ready("b", "c")
-    stage.node("a").thaw()
-    await stage.settle()
-    assert sorted(stage.order()) == ["a", "b", "c"]
-    assert {verdict for _, verdict in stage.decisions()} == {"commit"}
-    assert (len(operations(stage)), reports(stage)) == (1, [])
+    async def tell(stage: Stage) -> None:
+        put(stage, step, count, Node.freeze)
+        with pytest.raises((RequestError, TimeoutError)):
+            await impatient(stage)
+        outcome = await stage.submit("b", ddl("b"))
+        assert outcome.status is OutcomeStatus.APPLIED
+        await stage.ready("b", "c")
+        stage.node("a").thaw()
+        await stage.settle()
+        assert sorted(stage.order()) == ["a", "b", "c"]
+        assert {verdict for _, verdict in stage.decisions()} == {"commit"}
+        assert (len(operations(stage)), reports(stage)) == (1, [])
+
+    story(tell)
 
 
 async def impatient(stage: Stage) -> None:
@@ -308,49 +335,50 @@ async def impatient(stage: Stage) -> None:
         await stage.submit("a", ddl("a"))
 
 
-@on_stage()
-async def test_origin_frozen_with_an_error_that_others_met_meanwhile_agrees_with_them(
-    stage: Stage,
-) -> None:
-    for node in stage.ring.nodes.values():
-        node.spark.refuses.add(CREATE)
-    stage.at("a", Step.APPLY_AFTER, Node.freeze)
-    with pytest.raises((RequestError, TimeoutError)):
-        await impatient(stage)
-    await stage.ready("b", "c")
-    stage.node("a").thaw()
-    await stage.settle()
-    # a's reject came too late: the commit of whoever took over is the first decision
-    *taken_over, late = stage.decisions()
-    assert late == ("a", "reject")
-    assert {verdict for _, verdict in taken_over} == {"commit"}
-    assert sorted(reports(stage)) == ["a", "b", "c"]
-    assert (await stage.submit("a", ddl("a"))).status is OutcomeStatus.FAILED
+def test_origin_frozen_with_an_error_that_others_met_meanwhile_agrees_with_them() -> None:
+    async def tell(stage: Stage) -> None:
+        for node in stage.ring.nodes.values():
+            node.spark.refuses.add(CREATE)
+        put(stage, Step.APPLY_AFTER, 1, Node.freeze)
+        with pytest.raises((RequestError, TimeoutError)):
+            await impatient(stage)
+        await stage.ready("b", "c")
+        stage.node("a").thaw()
+        await stage.settle()
+        # a's reject came too late: the commit of whoever took over is the first decision
+        *taken_over, late = stage.decisions()
+        assert late == ("a", "reject")
+        assert {verdict for _, verdict in taken_over} == {"commit"}
+        assert sorted(reports(stage)) == ["a", "b", "c"]
+        assert (await stage.submit("a", ddl("a"))).status is OutcomeStatus.FAILED
+
+    story(tell)
 
 
 # -- clusters that differ ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("odd", ["b", "c"])
-@on_stage()
-async def test_cluster_whose_outcome_differs_is_diverged_and_only_that_one(
-    stage: Stage, odd: str
-) -> None:
-    stage.node(odd).spark.refuses.add(CREATE)
-    outcome = await stage.submit("a", ddl("a"))
-    assert outcome.status is OutcomeStatus.APPLIED
-    assert outcome.clusters[odd].startswith("failed: REFUSED_HERE")
-    await stage.until(lambda: stage.state(odd) is State.DIVERGED)
-    await stage.ready(*(name for name in stage.ring.names if name != odd))
-    stage.check_equal(*(name for name in stage.ring.names if name != odd))
-    # once stored it stays so over a restart, and serves nothing
-    await asyncio.sleep(1)
-    stage.node(odd).restart()
-    await stage.until(lambda: stage.state(odd) is State.DIVERGED)
-    with pytest.raises(RequestError, match="DIVERGED"):
-        await stage.submit(odd, ddl(odd, "other", "CREATE TABLE u (x)"))
-    outcome = await stage.submit("a", ddl("a", "other", "CREATE TABLE u (x)"))
-    assert outcome.clusters[odd] == "queued"
+def test_cluster_whose_outcome_differs_is_diverged_and_only_that_one(odd: str) -> None:
+    async def tell(stage: Stage) -> None:
+        stage.node(odd).spark.refuses.add(CREATE)
+        outcome = await stage.submit("a", ddl("a"))
+        assert outcome.status is OutcomeStatus.APPLIED
+        assert outcome.clusters[odd].startswith("failed: REFUSED_HERE")
+        await stage.until(lambda: stage.state(odd) is State.DIVERGED)
+        await stage.ready(*(name for name in stage.ring.names if name != odd))
+        stage.check_equal(*(name for name in stage.ring.names if name != odd))
+        # once stored it stays so over a restart, and serves nothing
+        await asyncio.sleep(1)
+        stage.node(odd).kill()
+        stage.node(odd).start()
+        await stage.until(lambda: stage.state(odd) is State.DIVERGED)
+        with pytest.raises(RequestError, match="DIVERGED"):
+            await stage.submit(odd, ddl(odd, "other", "CREATE TABLE u (x)"))
+        outcome = await stage.submit("a", ddl("a", "other", "CREATE TABLE u (x)"))
+        assert outcome.clusters[odd] == "queued"
+
+    story(tell)
 
 
 # -- two incarnations --------------------------------------------------------------------------
@@ -367,29 +395,31 @@ def fenced(life: Life) -> bool:
     return life.member.core.condition.state is State.FENCED
 
 
-@on_stage()
-async def test_second_incarnation_fences_the_first(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    stage.at("b", Step.APPLY_BEFORE, Node.freeze)
-    await stage.submit("a", insert("one", "t", "a"))
-    await stage.until(lambda: ("b", Step.APPLY_BEFORE) in stage.struck)
-    first = second_incarnation(stage, "b")
-    await stage.ready("b")
-    await stage.submit("b", insert("two", "t", "b"))
-    first.thaw()
-    await stage.until(lambda: fenced(first))
-    with pytest.raises(RequestError, match="FENCED"):
-        await first.member.replica.writes.submit(insert("three", "t", "b"), 5)
-    await stage.submit("a", insert("four", "t", "a"))
-    await stage.settle()
-    assert stage.node("b").spark.dump()["t"] == [("four",), ("one",), ("two",)]
-    assert fenced(first)
+def test_second_incarnation_fences_the_first() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        stage.at("b", Step.APPLY_BEFORE, Node.freeze)
+        await stage.submit("a", insert("one", "t", "a"))
+        await stage.until(lambda: ("b", Step.APPLY_BEFORE) in stage.struck)
+        first = second_incarnation(stage, "b")
+        await stage.ready("b")
+        await stage.submit("b", insert("two", "t", "b"))
+        first.thaw()
+        await stage.until(lambda: fenced(first))
+        with pytest.raises(RequestError, match="FENCED"):
+            await first.member.replica.writes.submit(insert("three", "t", "b"), 5)
+        await stage.submit("a", insert("four", "t", "a"))
+        await stage.settle()
+        assert stage.node("b").spark.dump()["t"] == [("four",), ("one",), ("two",)]
+        assert fenced(first)
+
+    story(tell)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_decision_of_a_replaced_process_is_void(seed: int) -> None:
     async def tell(stage: Stage) -> None:
-        stage.at("a", Step.APPLY_BEFORE, Node.freeze)
+        stage.at("a", Step.APPLY_BEFORE, Node.freeze, lambda node: None)
         attempt = asyncio.ensure_future(gone(stage))
         await stage.until(lambda: ("a", Step.APPLY_BEFORE) in stage.struck)
         # The second process runs it; the first wakes up and finds that the table exists.
