@@ -25,8 +25,7 @@ from haproc.engine.statement import SparkPlan, SqlText
 from haproc.engine.table import columns_of
 from haproc.pin.literals import Moment, Treatment
 from haproc.reading.judge import Judged
-from haproc.replicate.apply.materialise import materialise
-from haproc.replicate.apply.parts import ComputedRows
+from haproc.replicate.apply.materialise import ComputedRows, materialise
 from haproc.ring.spark import LocalSpark
 from haproc.route.classifying import Asker
 from haproc.route.offload import Inline

@@ -22,6 +22,7 @@ from haproc.replicate.records.operation import Claim, FailureReport, Message, Op
 from haproc.replicate.records.progress import Progress
 from haproc.replicate.records.rows import ApplicationFailure
 from tests.unit.operations import copy, insert, update
+from tests.unit.test_schedule import finish
 
 SMALL, HUGE = 1 << 20, 10**6 * COPY_BYTES_PER_S
 LONG_S = 1000.0
@@ -142,6 +143,5 @@ def test_schedule_passes_over_what_copies_stand_for_and_does_not_store_it() -> N
     assert schedule.needs == 0
     assert schedule.progress == Progress(0)
     first, _ = schedule.take(4)
-    schedule.complete(first)
-    schedule.release(first)
+    finish(schedule, first)
     assert first.offsets == (0,) and schedule.low == 4

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime
@@ -37,6 +38,31 @@ def change(sql: str) -> Change | None:
 
 def one(text: str, letter: str = "i") -> Cell:
     return Cell(letter, text)
+
+
+def window_of(columns: list[Column], sqls: Sequence[str]) -> ComposedWindow:
+    """Return a window that takes all of these."""
+    window = ComposedWindow(columns)
+    for sql in sqls:
+        found = change(sql)
+        assert found is not None and window.take(found), sql
+    return window
+
+
+def told(*sqls: str) -> list[str]:
+    """Return the lines of the one statement that these come to."""
+    text = statement("t", window_of(COLUMNS, sqls))
+    assert text is not None
+    return text.splitlines()
+
+
+def last_stays_out(columns: list[Column], sqls: list[str]) -> None:
+    """Check that a window refuses the last of these, and stays as it was."""
+    window, last = window_of(columns, sqls[:-1]), change(sqls[-1])
+    was = statement("t", window)
+    assert last is not None
+    assert not window.take(last)
+    assert statement("t", window) == was
 
 
 @pytest.mark.parametrize(
@@ -150,32 +176,17 @@ def test_settings_that_change_what_is_stored_leave_no_change() -> None:
 def test_change_that_is_not_surely_the_same_stays_out(
     columns: list[Column], sqls: list[str]
 ) -> None:
-    window = ComposedWindow(columns)
-    *before, last = [change(sql) for sql in sqls]
-    for each in before:
-        assert each is not None and window.take(each)
-    was = statement("t", window)
-    assert last is not None
-    assert not window.take(last)
-    assert statement("t", window) == was
+    last_stays_out(columns, sqls)
 
 
 def test_inserts_alone_become_an_insert() -> None:
-    window = ComposedWindow(COLUMNS)
-    for sql in ("INSERT INTO t VALUES (1, 'a', 2, NULL)", "INSERT INTO t (w, k) VALUES ('x', 3)"):
-        found = change(sql)
-        assert found is not None and window.take(found)
-    text = statement("t", window)
-    assert text is not None and text.startswith("INSERT INTO `t` (`k`, `s`, `v`, `w`) WITH ")
+    (text,) = told("INSERT INTO t VALUES (1, 'a', 2, NULL)", "INSERT INTO t (w, k) VALUES ('x', 3)")
+    assert text.startswith("INSERT INTO `t` (`k`, `s`, `v`, `w`) WITH ")
 
 
 def test_window_that_undoes_itself_leaves_what_the_table_may_hold() -> None:
-    window = ComposedWindow(COLUMNS)
-    for sql in ("INSERT INTO t VALUES (1, 'a', 2, NULL)", "DELETE FROM t WHERE k = 1"):
-        found = change(sql)
-        assert found is not None and window.take(found)
-    text = statement("t", window)
-    assert text is not None and "THEN DELETE" in text and "INSERT" not in text
+    text = "\n".join(told("INSERT INTO t VALUES (1, 'a', 2, NULL)", "DELETE FROM t WHERE k = 1"))
+    assert "THEN DELETE" in text and "INSERT" not in text
 
 
 def test_hot_key_fills_a_window() -> None:

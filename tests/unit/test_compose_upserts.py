@@ -11,21 +11,10 @@ import pytest
 
 from haproc.engine.interface import Column
 from haproc.engine.statement import SqlText
-from haproc.replicate.compose.merging import statement
 from haproc.replicate.compose.reading import change_of
-from haproc.replicate.compose.terms import Cell, Change, Given, Merged, Own
-from haproc.replicate.compose.window import ComposedWindow
+from haproc.replicate.compose.terms import Given, Merged, Own
+from tests.unit.test_compose import COLUMNS, change, last_stays_out, one, told
 from tests.windows import operation
-
-COLUMNS = [Column("k", "int"), Column("s", "string"), Column("v", "int"), Column("w", "string")]
-
-
-def change(sql: str) -> Change | None:
-    return change_of(operation(sql, "t"))
-
-
-def one(text: str, letter: str = "i") -> Cell:
-    return Cell(letter, text)
 
 
 def merge(source: str, clauses: str, on: str = "t.k = s.k", alias: str = " AS s") -> str:
@@ -242,25 +231,7 @@ def test_merge_that_says_more_has_no_change(sql: str) -> None:
 def test_upsert_that_is_not_surely_the_same_stays_out(
     columns: list[Column], sqls: list[str]
 ) -> None:
-    window = ComposedWindow(columns)
-    *before, last = [change(sql) for sql in sqls]
-    for each in before:
-        assert each is not None and window.take(each)
-    was = statement("t", window)
-    assert last is not None
-    assert not window.take(last)
-    assert statement("t", window) == was
-
-
-def told(*sqls: str) -> list[str]:
-    """Return the lines of what these come to."""
-    window = ComposedWindow(COLUMNS)
-    for sql in sqls:
-        found = change(sql)
-        assert found is not None and window.take(found), sql
-    text = statement("t", window)
-    assert text is not None
-    return text.splitlines()
+    last_stays_out(columns, sqls)
 
 
 def test_upsert_is_one_entry_that_changes_or_comes() -> None:

@@ -15,12 +15,14 @@ from haproc.replicate.compose.terms import Change
 from haproc.replicate.log_state.computations import PeerSuccess
 from haproc.replicate.queue import units
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.units import BatchKey, BatchLimits, Intent, Unit
+from haproc.replicate.queue.units import BatchKey, BatchLimits, Intent
 from haproc.replicate.records.control import FailureVote
 from haproc.replicate.records.operation import FailureReport, Operation
 from haproc.replicate.records.progress import Progress
 from haproc.replicate.records.rows import ApplicationFailure
 from tests.unit.operations import ddl
+from tests.unit.test_schedule import finish, offsets
+from tests.unit.test_schedule_restarts import split
 from tests.windows import operation
 
 COLUMNS = [Column("k", "int"), Column("v", "string")]
@@ -49,10 +51,6 @@ def queue(
     if columns is not None:
         schedule.composing.describe("t", columns, schedule.composing.definitions)
     return schedule, peer_success
-
-
-def offsets(units: Sequence[Unit]) -> list[tuple[int, ...]]:
-    return [unit.offsets for unit in units]
 
 
 def test_unlike_operations_are_one_statement_with_an_intent() -> None:
@@ -122,8 +120,7 @@ def test_columns_are_forgotten_behind_ddl() -> None:
     schedule.enter_operation(2, operation(LEAVE, "t"))
     asked = schedule.composing.definitions
     (unit,) = schedule.take(4)
-    schedule.complete(unit)
-    schedule.release(unit)
+    finish(schedule, unit)
     schedule.composing.describe("t", COLUMNS, asked)  # asked before it was applied
     assert schedule.tables_to_describe() == ["t"]
     assert not schedule.composing.described("t")
@@ -145,8 +142,7 @@ def test_write_with_a_client_that_waits_here_runs_alone() -> None:
     schedule.enter_operation(1, mine(operation(LEAVE, "t")))
     first, *others = schedule.take(4)
     assert first.offsets == (0,) and not others  # the first one on a table after a start
-    schedule.complete(first)
-    schedule.release(first)
+    finish(schedule, first)
     schedule.enter_operation(2, mine(operation(LEAVE, "t")))
     assert offsets(schedule.take(4)) == [(1, 2)]
 
@@ -244,12 +240,10 @@ def test_half_of_a_failed_statement_is_composed_with_nothing_from_outside() -> N
     schedule.enter_operation(4, operation(APPEND, "t"))
     for expected in ((0, 1), (2, 3)):
         if expected == (0, 1):
-            schedule.split(unit)
-            schedule.split_stored(unit)
+            split(schedule, unit)
         (half,) = schedule.take(4)
         assert half.offsets == expected and half.composed
-        schedule.complete(half)
-        schedule.release(half)
+        finish(schedule, half)
     assert offsets(schedule.take(4)) == [(4,)]
 
 
@@ -264,8 +258,7 @@ def test_operation_that_failed_on_another_cluster_ends_a_batch_and_runs_alone() 
     for expected in ((0, 1), (2,), (3,), (4,), (5, 6)):
         (unit,) = schedule.take(4)
         assert unit.offsets == expected
-        schedule.complete(unit)
-        schedule.release(unit)
+        finish(schedule, unit)
 
 
 def test_nothing_is_kept_of_tables_that_nothing_waits_for() -> None:
@@ -279,8 +272,7 @@ def test_nothing_is_kept_of_tables_that_nothing_waits_for() -> None:
         table = f"made{offset}"
         schedule.enter_operation(offset, operation(ENTER.replace(" t ", f" {table} "), table))
         (unit,) = schedule.take(4)
-        schedule.complete(unit)
-        schedule.release(unit)
+        finish(schedule, unit)
     del unit
     assert keys() == before
     schedule.composing.failed("made0")
@@ -313,8 +305,7 @@ def test_batch_that_cannot_be_composed_again_is_taken_apart() -> None:
     schedule.composing.describe("t", None, 0)
     (unit,) = schedule.take(4)
     assert unit.offsets == (0, 1) and unit.apart
-    schedule.split(unit)
-    schedule.split_stored(unit)
+    split(schedule, unit)
     assert offsets(schedule.take(4)) == [(0,)]
 
 

@@ -35,47 +35,38 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_next_part_is_gathered_while_one_is_kept_and_waits_for_it() -> None:
-    async def tell() -> None:
-        log = Log()
-        async with Keeping(log.keep) as kept:
-            assert kept.empty
-            await kept.append_part(b"a")
-            assert not kept.empty
-            second = asyncio.ensure_future(kept.append_part(b"b"))
-            await turns()
-            assert log.under_way == 1 and not second.done(), "no third one is in memory"
-            log.takes.set()
-            await second
-            assert await kept.places() == (100, 101)
-        assert log.parts == [(0, b"a"), (1, b"b")]
-
-    asyncio.run(tell())
+async def test_next_part_is_gathered_while_one_is_kept_and_waits_for_it() -> None:
+    log = Log()
+    async with Keeping(log.keep) as kept:
+        assert kept.empty
+        await kept.append_part(b"a")
+        assert not kept.empty
+        second = asyncio.ensure_future(kept.append_part(b"b"))
+        await turns()
+        assert log.under_way == 1 and not second.done(), "no third one is in memory"
+        log.takes.set()
+        await second
+        assert await kept.places() == (100, 101)
+    assert log.parts == [(0, b"a"), (1, b"b")]
 
 
 @pytest.mark.parametrize("more", [True, False])
-def test_part_that_cannot_be_kept_is_told_before_anything_names_it(more: bool) -> None:
-    async def tell() -> None:
-        log = Log()
-        log.takes.set()
-        with pytest.raises(ValueError, match="bad"):
-            async with Keeping(log.keep) as kept:
-                await kept.append_part(b"bad")
-                await (kept.append_part(b"c") if more else kept.places())
-        assert not log.parts
-
-    asyncio.run(tell())
+async def test_part_that_cannot_be_kept_is_told_before_anything_names_it(more: bool) -> None:
+    log = Log()
+    log.takes.set()
+    with pytest.raises(ValueError, match="bad"):
+        async with Keeping(log.keep) as kept:
+            await kept.append_part(b"bad")
+            await (kept.append_part(b"c") if more else kept.places())
+    assert not log.parts
 
 
-def test_nothing_is_under_way_behind_it() -> None:
-    async def tell() -> None:
-        log = Log()
-        with pytest.raises(KeyError):
-            async with Keeping(log.keep) as kept:
-                await kept.append_part(b"a")
-                await turns()
-                assert log.under_way
-                raise KeyError
-        assert not log.under_way and not log.parts
-
-    asyncio.run(tell())
+async def test_nothing_is_under_way_behind_it() -> None:
+    log = Log()
+    with pytest.raises(KeyError):
+        async with Keeping(log.keep) as kept:
+            await kept.append_part(b"a")
+            await turns()
+            assert log.under_way
+            raise KeyError
+    assert not log.under_way and not log.parts

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.replicate.apply.parts import Parts
+from haproc.replicate.apply.materialise import Parts
 
 
 def stream(*batches: pa.RecordBatch) -> bytes:

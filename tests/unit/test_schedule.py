@@ -374,9 +374,7 @@ def test_high_is_above_all_that_was_ever_started() -> None:
     assert (schedule.low, schedule.high) == (0, 0)
     first, second, third = schedule.take(LANES)
     assert (schedule.low, schedule.high) == (0, 3)
-    for unit in (third, first):
-        schedule.complete(unit)
-        schedule.release(unit)
+    finish(schedule, third, first)
     # what runs may have been committed, and what is done out of order can be seen
     assert (schedule.low, schedule.high) == (1, 3)
     schedule.complete(second)

@@ -10,6 +10,7 @@ from haproc.replicate.queue.units import BatchLimits
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import Progress
 from tests.unit.operations import update
+from tests.unit.test_schedule import finish
 
 
 def write(user: str, table: str) -> Operation:
@@ -39,8 +40,7 @@ def test_users_with_something_ready_take_turns_whoever_sent_more() -> None:
 def test_one_lane_is_kept_for_others_where_somebody_else_wrote_not_long_ago() -> None:
     schedule = schedule_of("v", *"uuuu")
     (first,) = schedule.take(1)
-    schedule.complete(first)
-    schedule.release(first)
+    finish(schedule, first)
     assert started(schedule, 4) == [1, 2, 3]
     assert started(schedule, 1) == []
     schedule.enter_operation(5, write("v", "other"))
@@ -50,8 +50,7 @@ def test_one_lane_is_kept_for_others_where_somebody_else_wrote_not_long_ago() ->
 def test_lane_is_not_kept_for_others_who_wrote_long_ago() -> None:
     schedule = schedule_of("v")
     (first,) = schedule.take(4)
-    schedule.complete(first)
-    schedule.release(first)
+    finish(schedule, first)
     for offset in range(NOT_LONG_AGO + 1, NOT_LONG_AGO + 6):
         schedule.enter_operation(offset, write("u", f"t{offset}"))
     assert len(started(schedule, 4)) == 4
@@ -61,7 +60,6 @@ def test_with_one_lane_users_take_turns() -> None:
     schedule, order = schedule_of(*"uuuv"), []
     while units := schedule.take(1):
         for unit in units:
-            schedule.complete(unit)
-            schedule.release(unit)
+            finish(schedule, unit)
             order.append(unit.version)
     assert order == [0, 3, 1, 2]

@@ -119,9 +119,8 @@ class PoisonRejection:
     def handle_fate_message(self, at: int, word: FateMessage) -> None:
         """Process a record; a repeated one changes nothing."""
         core = self._core
-        if isinstance(word, FailureVote) and word.cluster == core.me:
-            core.schedule.isolate(word.offset)
-        if isinstance(word, Revoke):
+        own_vote = isinstance(word, FailureVote) and word.cluster == core.me
+        if own_vote or isinstance(word, Revoke):
             core.schedule.isolate(word.offset)
         if not core.log_state.failure_votes.record(at, word, core.log_state.claims):
             if not self._replaying:
@@ -364,7 +363,7 @@ class PoisonRejection:
             await self.append_revoke(offset, op.id, f"its time budget ({op.apply_budget_s:g} s)")
 
     async def _heed(self, offset: int) -> None:
-        """Answer a request to revoke an operation; decline it after WISH_S seconds."""
+        """Answer a request to revoke an operation; decline it after REVOKE_WAIT_S seconds."""
         clock = asyncio.get_running_loop().time
         until = clock() + REVOKE_WAIT_S
         try:

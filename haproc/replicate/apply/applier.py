@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Final
 
 from haproc import tracing
 from haproc.classify.model import Kind
@@ -33,6 +34,9 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ApplicationFailure
 
 logger = logging.getLogger(__name__)
+
+_FOUND_APPLIED: Final = OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
+"""The outcome of a unit if the tables show that an earlier attempt committed it."""
 
 
 class Applier:
@@ -122,7 +126,8 @@ class Applier:
         skipped = outcome is not None and outcome.status is OutcomeStatus.SKIPPED
         if skipped:
             await self._skipped(unit)
-        self._trouble_over(unit, apart)
+        if core.troubles.over(unit.offsets, apart=apart):
+            core.update_stuck()
         if outcome is None or apart:
             how = "one by one" if outcome is None else "in halves"
             logger.info("offsets %d..%d run %s", unit.offsets[0], unit.offsets[-1], how)
@@ -171,7 +176,7 @@ class Applier:
     ) -> None:
         """Give the outcome to the waiting requests: at once, or after the peers were asked."""
         if follow_up is not None:
-            self._core.tasks.spawn(_task(follow_up))
+            self._core.tasks.spawn(follow_up())
             return
         if len(unit.operations) == 1:
             self._core.outcomes.resolve(unit.version, outcome)
@@ -230,12 +235,11 @@ class Applier:
         insert = op.kind in (Kind.INSERT, Kind.ROWS) and not unit.composed
         plain = insert and unit.intent is not Intent.ALONE and not core.guard_always
         pauses = core.backoff()
-        doubted = doubt and not unit.apart and not self._passed_over(unit)
-        if doubted and await self._committed_after_all(unit, lane):
-            return OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
-        if unit.apart:
-            committed = await self._committed_after_all(unit, lane)
-            return OperationOutcome(OutcomeStatus.APPLIED, assumed=True) if committed else None
+        if unit.apart or (doubt and not self._passed_over(unit)):
+            if await self._committed_after_all(unit, lane):
+                return _FOUND_APPLIED
+            if unit.apart:
+                return None
         while not self._passed_over(unit):
             await core.condition.allowed()
             tried = tables_show if doubt else None
@@ -257,7 +261,7 @@ class Applier:
             except Interrupted:
                 doubt = True
                 if await self._committed_after_all(unit, lane):
-                    return OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
+                    return _FOUND_APPLIED
                 if len(unit.operations) > 1:
                     return None
             except EngineError as error:
@@ -272,7 +276,7 @@ class Applier:
                 trouble = self._failed(unit, error)
                 await trouble.pause(pauses.pause_s())
                 if await self._committed_after_all(unit, lane):
-                    return OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
+                    return _FOUND_APPLIED
                 if self._poison_rejection.takes_apart(trouble):
                     return None
                 await self._poison_rejection.consider(unit.version, op, trouble)
@@ -298,7 +302,7 @@ class Applier:
                 OutcomeStatus.REJECTED, failure=self._core.log_state.decisions.failure(offset)
             )
         if await self._committed_after_all(unit, lane):
-            return OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
+            return _FOUND_APPLIED
         if not single:
             return None
         if not self._poison_rejection.abandoned(offset):
@@ -314,12 +318,8 @@ class Applier:
         if error.kind is ErrorKind.AVAILABILITY:
             core.health.suspect(error.message)
         trouble = core.troubles.failed(unit.offsets, error, counts=counts)
-        self._core.update_stuck()
+        core.update_stuck()
         return trouble
-
-    def _trouble_over(self, unit: Unit, apart: bool) -> None:
-        if self._core.troubles.over(unit.offsets, apart=apart):
-            self._core.update_stuck()
 
     async def _judged(self, unit: Unit, error: EngineError) -> OperationOutcome | EngineError:
         """Return the outcome after an application error, or an error that makes it doubtful.
@@ -332,7 +332,7 @@ class Applier:
                 return refuted
             if await self.doubts.committed(unit):
                 logger.warning("offset %d is applied, in spite of: %s", unit.version, error.message)
-                return OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
+                return _FOUND_APPLIED
         except EngineError as unsure:
             return unsure
         return OperationOutcome(OutcomeStatus.FAILED, failure=ApplicationFailure.of(error))
@@ -396,7 +396,3 @@ class Applier:
                 if core.troubles.skip_wanted(unit.offsets) and lane_is_clear:
                     return False
             await trouble.pause(pauses.pause_s())
-
-
-async def _task(work: Callable[[], Awaitable[None]]) -> None:
-    await work()

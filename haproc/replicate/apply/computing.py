@@ -33,9 +33,11 @@ from haproc.engine.statement import ArrowRows, RowsInLog, SparkPlan, Statement
 from haproc.failure import ErrorClass
 from haproc.offloop import by_size
 from haproc.replicate.apply.materialise import (
+    ComputedRows,
     Keep,
     RowsSource,
     collected,
+    filling_of,
     in_budget,
     materialise,
     of_one_session,
@@ -43,7 +45,6 @@ from haproc.replicate.apply.materialise import (
     rows_gone,
     settings_of_query,
 )
-from haproc.replicate.apply.parts import ComputedRows, filling_of
 from haproc.replicate.apply.staging_tables import StagingTables
 from haproc.replicate.apply.synchronous import progressing
 from haproc.replicate.log_state.computations import exhausted, responsible
@@ -56,7 +57,6 @@ from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.records.rows import (
     ApplicationFailure,
     ComputedPlan,
-    Filling,
     Part,
     Passed,
     QueryWrite,
@@ -180,7 +180,7 @@ class Computing:
 
     @property
     def offsets(self) -> list[int]:
-        """The operations that this cluster is computing rows for, the first TOLD_MAX."""
+        """The operations that this cluster is computing rows for, the first NAMED_MAX."""
         return sorted(self._under_way)[:NAMED_MAX] if self._core.condition.applying else []
 
     async def clean(self) -> None:
@@ -299,7 +299,8 @@ class Computing:
         core = self._core
         await core.trace(Step.ROWS_BEFORE)
         try:
-            filling, count = await in_budget(op, self._rows(offset, op))
+            found = await in_budget(op, self._found(offset, op))
+            filling = filling_of(op, found)
             # If the storage is away, tables may seem empty: no cluster must get such a result.
             await core.engine.check_tables(())
         except RefusedError as error:
@@ -324,7 +325,8 @@ class Computing:
             )
         else:
             await core.trace(Step.ROWS_COMPUTED)
-            return Rows(offset, op.id, core.me, core.own_log.epoch, count=count, filling=filling)
+            epoch, count = core.own_log.epoch, found.count
+            return Rows(offset, op.id, core.me, epoch, count=count, filling=filling)
         if await self._hopeless(offset, op):
             return self._rejected(offset, op, failure)
         return Passed(offset, op.id, core.me, core.own_log.epoch, failure)
@@ -340,13 +342,8 @@ class Computing:
     def _rejected(self, offset: int, op: Operation, failure: ApplicationFailure) -> Rows:
         return Rows(offset, op.id, self._core.me, self._core.own_log.epoch, failure=failure)
 
-    async def _rows(self, offset: int, op: Operation) -> tuple[Filling, int]:
-        """Return the query's rows in their plan, and their number; raises as `materialise`."""
-        found = await self._found(offset, op)
-        return filling_of(op, found), found.count
-
     async def _found(self, offset: int, op: Operation) -> ComputedRows:
-        """Run the query in the session that it needs."""
+        """Run the query in the session that it needs; raises as `materialise`."""
         query, attached = query_of(op), self._sessions.get(op.key)
         if isinstance(op.write, SpooledRows):
             return await self._found_in_request(offset, op, query)
@@ -411,7 +408,6 @@ class Computing:
         return await _configured(session, settings_of_query(op))
 
     def _new_session(self, user: str) -> Session:
-        """Return a new session for a user's write."""
         self._sessions_made += 1
         key = f"rows/{self._core.own_log.epoch}/{self._sessions_made}"
         return self._core.engine.session(key, pool=pool_of_rows(user))

@@ -1,4 +1,7 @@
-"""Finds out, after a failed attempt, whether a statement was committed: by marker or by name."""
+"""Finds out, after a failed attempt, if the cluster has committed the statement.
+
+The table's transaction marker shows it; for DDL, the fingerprint of the objects that it names.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +153,7 @@ def _about_plan(op: Operation, write: SparkPlan) -> tuple[Named, ...]:
 
 
 class Doubts:
-    """Finds out whether a unit in doubt was committed.
+    """Finds out if a unit in doubt was committed.
 
     A statement with a transaction marker: its tables hold the marker.
 
@@ -186,7 +189,7 @@ class Doubts:
         return self._core.schedule.unmarked.before(unit.offsets[0])
 
     async def tables_show(self, unit: Unit) -> bool:
-        """True if the tables show for certain whether a unit was committed.
+        """True if the tables show for certain if a unit was committed.
 
         True also for a statement that changes no rows: a second run makes no difference.
         """

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import replace
-from types import TracebackType
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -15,16 +14,106 @@ import pyarrow as pa
 from haproc.classify.model import RefusedError
 from haproc.config.sections import Limits
 from haproc.engine import arrow, pieces
-from haproc.engine.errors import EngineError
 from haproc.engine.interface import Chunk, Observed, Queries, Session, Settings
-from haproc.engine.placeholder import empty_query, plan_of_query, rests_on_handles
+from haproc.engine.placeholder import (
+    append_template,
+    empty_query,
+    plan_of_query,
+    plan_with_rows,
+    rests_on_handles,
+    sql_with_rows,
+)
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
-from haproc.replicate.apply.parts import ComputedRows, Parts
-from haproc.replicate.apply.staging_tables import of_environment
+from haproc.replicate.apply.staging_tables import errors_of_cluster
 from haproc.replicate.log_state.failure_votes import taken_back
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SpooledRows
+from haproc.replicate.records.rows import ComputedPlan, Filling, QueryWrite, SpooledRows
+
+logger = logging.getLogger(__name__)
+
+OBSERVED_BYTES_MAX: Final = 64 << 10
+"""The most bytes of observations' results that a record holds, a row each. Chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedRows:
+    """A query's result: its ``rows`` if they are one part, else the offsets of its ``parts``.
+
+    ``table``: the staging table that holds the rows, too, if there is one. ``observed``: the
+    results of the observations in that run.
+    """
+
+    schema: bytes
+    count: int
+    rows: bytes
+    parts: tuple[int, ...]
+    size_bytes: int
+    table: str = ""
+    observed: tuple[bytes, ...] = ()
+
+
+class Parts:
+    """Puts the pieces of a result together into parts of a size that records and Sparks can hold.
+
+    A part is one Arrow IPC stream. Types are passed on as they came: values are not read.
+
+    ``rows`` and ``size_bytes`` count all rows that were taken in.
+
+    A part has no more than ``bytes_max`` and ``rows_max``, unless a single row is larger.
+    """
+
+    def __init__(self, bytes_max: int, rows_max: int) -> None:
+        self._bytes_max, self._rows_max = bytes_max, rows_max
+        self._schema: pa.Schema | None = None
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = self._rows = 0
+        self.rows = self.size_bytes = 0
+
+    def add_chunk(self, chunk: bytes) -> Iterator[bytes]:
+        """Take in an Arrow IPC stream; yield each part that becomes full."""
+        with pa.ipc.open_stream(chunk) as reader:
+            self.of(reader.schema)
+            for batch in reader:
+                yield from self.take(batch)
+
+    def of(self, schema: pa.Schema) -> None:
+        """Set the columns, unless they are known: a result without rows has them, too."""
+        if self._schema is None:
+            self._schema = schema
+
+    def take(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+        """Take in rows of these columns; yield each part that becomes full."""
+        self.rows += batch.num_rows
+        self.size_bytes += batch.nbytes
+        rows_max = self._rows_of_a_part(batch)
+        for begin in range(0, batch.num_rows, rows_max):
+            piece = batch.slice(begin, rows_max)
+            over = self._bytes + piece.nbytes > self._bytes_max or (
+                self._rows + piece.num_rows > self._rows_max
+            )
+            if self._batches and over:
+                yield self.rest()
+            self._batches.append(piece)
+            self._bytes += piece.nbytes
+            self._rows += piece.num_rows
+
+    def rest(self) -> bytes:
+        """Return the remaining rows as a part, perhaps an empty one; begin the next part."""
+        assert self._schema is not None
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._schema) as writer:
+            for batch in self._batches:
+                writer.write_batch(batch)
+        self._batches.clear()
+        self._bytes = self._rows = 0
+        return bytes(sink.getvalue().to_pybytes())
+
+    def _rows_of_a_part(self, batch: pa.RecordBatch) -> int:
+        """Return the number of a batch's rows that fit one part, if all are of one size."""
+        pieces = -(-batch.nbytes // self._bytes_max) or 1
+        return max(1, min(self._rows_max, -(-int(batch.num_rows) // int(pieces))))
+
 
 Keep: TypeAlias = Callable[[int, bytes], Awaitable[int]]
 """Appends a part to the log, given its number and rows; returns its offset."""
@@ -44,12 +133,7 @@ class Keeping:
     async def __aenter__(self) -> Keeping:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._under_way is not None:
             self._under_way.cancel()
             await asyncio.gather(self._under_way, return_exceptions=True)
@@ -76,7 +160,8 @@ class Keeping:
             self._places.append(place)
 
 
-# The query that gives an operation's rows: its statement, its session and its time budget.
+# The query that gives an operation's rows: its statement, its session and its time budget. And the
+# statement that all clusters run for these rows.
 
 
 T = TypeVar("T")
@@ -90,6 +175,29 @@ def query_of(op: Operation) -> Statement:
         return SparkPlan(empty_query(op.write.schema))
     assert isinstance(op.write, QueryWrite)
     return SqlText(op.write.query)
+
+
+def filling_of(op: Operation, found: ComputedRows) -> Filling:
+    """Return the plan of an operation for the rows that were found, and the rows."""
+    match op.write:
+        case QueryWrite():
+            plan = sql_with_rows(op.write.head, found.schema)
+        case ComputedPlan():
+            plan = plan_with_rows(op.write.template, found.schema)
+        case SpooledRows():
+            plan = plan_with_rows(append_template(op.write.table), found.schema)
+        case _:
+            raise AssertionError("it has no rows to be computed")
+    observed = _bounded(found.observed)
+    return Filling(plan, found.rows, found.parts, found.size_bytes, observed)
+
+
+def _bounded(observed: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    size_bytes = sum(map(len, observed))
+    if size_bytes <= OBSERVED_BYTES_MAX:
+        return observed
+    logger.warning("a write's observations are not returned: %d bytes are too many", size_bytes)
+    return ()
 
 
 def settings_of_query(op: Operation) -> Settings:
@@ -146,11 +254,16 @@ async def collected(rows: RowsSource, schema: bytes, keep: Keep, limits: Limits)
         async for chunk in chunks:
             for part in parts.add_chunk(chunk.data):
                 await kept.append_part(part)
-        count, size_bytes, rest = parts.rows, parts.size_bytes, parts.rest()
-        if kept.empty:
-            return ComputedRows(schema, count, rest, (), size_bytes)
-        await kept.append_part(rest)
-        return ComputedRows(schema, count, b"", await kept.places(), size_bytes)
+        return await _all_rows(parts, kept, schema)
+
+
+async def _all_rows(parts: Parts, kept: Keeping, schema: bytes, table: str = "") -> ComputedRows:
+    """Return the rows that were put into parts; if they are several, in the log."""
+    rest = parts.rest()
+    if kept.empty:
+        return ComputedRows(schema, parts.rows, rest, (), parts.size_bytes, table)
+    await kept.append_part(rest)
+    return ComputedRows(schema, parts.rows, b"", await kept.places(), parts.size_bytes, table)
 
 
 def rows_gone(origin: str) -> RefusedError:
@@ -196,11 +309,11 @@ async def materialise(
     if why := pieces.unstaged(schema):
         raise _unfit(why)
     async with stage() as (table, reading):
-        with _no_word_on_the_query():
+        with errors_of_cluster():
             await _run(reading, pieces.MAKE_SCHEMA, timeout_s)
         observed: list[bytes] = []
         await _run(session, pieces.fill(table, query, schema), timeout_s, observed.append)
-        with _no_word_on_the_query():
+        with errors_of_cluster():
             found = await _read(table, reading, schema, keep, limits, timeout_s)
         return replace(found, observed=tuple(observed))
 
@@ -218,15 +331,15 @@ async def _first(
                 return None
     except TimeoutError:
         return None
-    count, size_bytes = parts.rows, parts.size_bytes
-    return ComputedRows(schema, count, parts.rest(), (), size_bytes, observed=tuple(observed))
+    rest = parts.rest()
+    return ComputedRows(schema, parts.rows, rest, (), parts.size_bytes, observed=tuple(observed))
 
 
 async def _fits(
     attempt: pieces.FirstRows, session: Queries, parts: Parts, timeout_s: float, observed: Observed
 ) -> bool:
     """Add all rows of a query to one part; False if they do not fit it or the driver."""
-    async with contextlib.aclosing(_batches(session, attempt.plan, timeout_s, observed)) as batches:
+    async with aclosing(_batches(session, attempt.plan, timeout_s, observed)) as batches:
         async for schema, batch in batches:
             columns = range(len(schema) - 1)
             parts.of(pa.schema([schema.field(at) for at in columns]))
@@ -246,18 +359,14 @@ async def _read(
     async with Keeping(keep) as kept:
         async for piece in _pieces(reading, table, schema, timeout_s):
             rows = pieces.rows_of(table, pieces.count(schema), piece)
-            async with contextlib.aclosing(_batches(reading, rows, timeout_s)) as batches:
+            async with aclosing(_batches(reading, rows, timeout_s)) as batches:
                 async for found, batch in batches:
                     parts.of(found)
                     for part in parts.take(batch) if batch is not None else ():
                         await kept.append_part(part)
                     if parts.size_bytes > limits.staged_bytes_max:
                         raise _too_large(limits.staged_bytes_max)
-        count, size_bytes, rest = parts.rows, parts.size_bytes, parts.rest()
-        if kept.empty:
-            return ComputedRows(schema, count, rest, (), size_bytes, table)
-        await kept.append_part(rest)
-        return ComputedRows(schema, count, b"", await kept.places(), size_bytes, table)
+        return await _all_rows(parts, kept, schema, table)
 
 
 async def _pieces(
@@ -278,7 +387,7 @@ async def _pieces(
 async def _rows(session: Queries, query: Statement, timeout_s: float) -> list[dict[str, Any]]:
     """Return the rows of a small result."""
     stream = await session.query(query, timeout_s=timeout_s)
-    async with contextlib.aclosing(stream):
+    async with aclosing(stream):
         return [row async for chunk in stream for row in arrow.rows([chunk.data])]
 
 
@@ -287,7 +396,7 @@ async def _batches(
 ) -> AsyncGenerator[tuple[pa.Schema, pa.RecordBatch | None], None]:
     """Yield a statement's batches, each with the columns; first the columns without rows."""
     stream = await session.query(statement, timeout_s=timeout_s, observed=observed)
-    async with contextlib.aclosing(stream):
+    async with aclosing(stream):
         async for chunk in stream:
             with pa.ipc.open_stream(chunk.data) as reader:
                 yield reader.schema, None
@@ -298,18 +407,9 @@ async def _batches(
 async def _run(
     session: Queries, statement: Statement, timeout_s: float, observed: Observed | None = None
 ) -> None:
-    async with contextlib.aclosing(_batches(session, statement, timeout_s, observed)) as batches:
+    async with aclosing(_batches(session, statement, timeout_s, observed)) as batches:
         async for _ in batches:
             pass
-
-
-@contextlib.contextmanager
-def _no_word_on_the_query() -> Iterator[None]:
-    """Turn application errors into environment errors: HAProc's own statement failed."""
-    try:
-        yield
-    except EngineError as error:
-        raise of_environment(error) from error
 
 
 def _too_large(bytes_max: int) -> RefusedError:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from dmq import LogCorruptError
@@ -80,7 +82,7 @@ class StagingTables:
             return table
         core, table = self._core, await self.new(rows.offset)
         self._in_use.setdefault(rows.offset, []).append(table)
-        try:
+        with errors_of_cluster():
             await self._run(pieces.MAKE_SCHEMA, lane)
             for number, place in enumerate(filling.parts):
                 part = await self._part(rows, number, place)
@@ -89,8 +91,6 @@ class StagingTables:
                 del part  # it is in the plan
                 await core.trace(Step.GATHER_PART)
                 await self._run(plan, lane)
-        except EngineError as error:
-            raise of_environment(error) from error
         await core.trace(Step.GATHER_DONE)
         return table
 
@@ -161,13 +161,17 @@ class StagingTables:
         await lane.apply(statement, Settings(), None, timeout_s=self._core.timeouts.apply_s)
 
 
-def of_environment(error: EngineError) -> EngineError:
-    """Turn an application error on a staging table into an environment error of this cluster."""
-    if error.kind is not ErrorKind.APPLICATION:
-        return error
-    return EngineError(
-        ErrorKind.ENVIRONMENT,
-        f"rows cannot be gathered: {error.message}",
-        error_class=error.error_class,
-        sqlstate=error.sqlstate,
-    )
+@contextmanager
+def errors_of_cluster() -> Iterator[None]:
+    """Turn application errors into environment errors: HAProc's own statement failed here."""
+    try:
+        yield
+    except EngineError as error:
+        if error.kind is not ErrorKind.APPLICATION:
+            raise
+        raise EngineError(
+            ErrorKind.ENVIRONMENT,
+            f"rows cannot be gathered: {error.message}",
+            error_class=error.error_class,
+            sqlstate=error.sqlstate,
+        ) from error

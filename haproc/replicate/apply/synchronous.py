@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Any, TypeAlias
 
 from haproc.classify.model import OperationClass
 from haproc.membership.peers import PeerOutcome, PeerStatus, PeerUnavailableError
@@ -16,10 +16,7 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import DecisionKind, Operation
 
-# Checks that another cluster goes on with its part of the work.
-
-
-NONE: Final[frozenset[int]] = frozenset()
+logger = logging.getLogger(__name__)
 
 
 async def progressing(core: Core, peer: str) -> bool:
@@ -40,7 +37,7 @@ async def diverged(core: Core, peer: str) -> bool:
 async def computing(core: Core, peer: str) -> frozenset[int]:
     """Return the operations that a peer is computing rows for, by offset."""
     status = await _status(core, peer)
-    return NONE if status is None else frozenset(status.computing)
+    return frozenset() if status is None else frozenset(status.computing)
 
 
 async def _status(core: Core, peer: str) -> PeerStatus | None:
@@ -53,10 +50,8 @@ async def _status(core: Core, peer: str) -> PeerStatus | None:
         return None
 
 
-logger = logging.getLogger(__name__)
-
 QUEUED = "queued"
-FollowUp: TypeAlias = Callable[[], Awaitable[None]]
+FollowUp: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Synchronous:

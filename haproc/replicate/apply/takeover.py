@@ -10,7 +10,7 @@ from typing import Final
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.membership.state import State
 from haproc.replicate.apply.computing import Computing
-from haproc.replicate.apply.synchronous import NONE, computing, diverged, progressing
+from haproc.replicate.apply.synchronous import computing, diverged, progressing
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import DecisionKind
 
@@ -110,7 +110,7 @@ class Takeover:
             if not going_on[op.origin] and self._too_long(before, op.origin, offset):
                 logger.warning("offset %d: %s is silent, committing for it", offset, op.origin)
                 await core.own_log.decide(offset, op.id, DecisionKind.COMMIT)
-        at_it: dict[str, frozenset[int]] = {core.me: NONE}
+        at_it = {core.me: frozenset[int]()}
         for offset, op in core.schedule.uncomputed():
             name = self._computing.responsible(offset, op)
             if name not in at_it:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from haproc.classify.names import plain
 from haproc.classify.tokens import Token, TokenKind
 from haproc.replicate.compose.terms import Cell, Expression, Given, Own, Piece, Sets, cell_of
 
+T = TypeVar("T")
 _NAMES: Final = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 _BETWEEN: Final = ("+", "-", "*", "/", "%", "||")
 _FUNCTIONS: Final = frozenset(
@@ -87,6 +88,20 @@ class Expressions:
             raise Otherwise
         return plain(token).lower()
 
+    def _listed(self, read: Callable[[], T]) -> list[T]:
+        """Read one or more items with commas between them."""
+        found = [read()]
+        while self._symbol(","):
+            found.append(read())
+        return found
+
+    def _enclosed(self, read: Callable[[], T]) -> list[T]:
+        """Read one or more items in parentheses."""
+        self._needed("(")
+        found = self._listed(read)
+        self._needed(")")
+        return found
+
     # -- tables and columns ----------------------------------------------------------------
 
     def _table(self, until: str) -> None:
@@ -133,9 +148,7 @@ class Expressions:
 
     def _sets(self) -> Sets:
         """Read assignments to different columns."""
-        sets = [self._assignment()]
-        while self._symbol(","):
-            sets.append(self._assignment())
+        sets = self._listed(self._assignment)
         if len({name for name, _ in sets}) < len(sets):
             raise Otherwise
         return tuple(sets)
@@ -158,7 +171,6 @@ class Expressions:
         return tuple(self._expression())
 
     def _literal(self) -> Cell:
-        """Read one literal."""
         token = self._token()
         start = token.start
         if token.is_symbol("-") or token.upper in ("DATE", "TIMESTAMP", "X"):

@@ -206,9 +206,7 @@ class Upsert(Expressions):
         if self._symbol("*"):
             self._expect("FROM")
             return self._relation()
-        items = [self._item()]
-        while self._symbol(","):
-            items.append(self._item())
+        items = self._listed(self._item)
         names: list[str] = []
         rows: list[_Row] = [()]
         if self._take("FROM"):
@@ -248,31 +246,21 @@ class Upsert(Expressions):
         return self._with_alias(names), rows
 
     def _values(self) -> tuple[list[str], list[_Row]]:
-        rows = [self._row()]
-        while self._symbol(","):
-            rows.append(self._row())
+        rows = self._listed(self._row)
         if len({len(row) for row in rows}) > 1:
             raise Otherwise
         return self._with_alias([f"col{n}" for n, _ in enumerate(rows[0], 1)]), rows
 
     def _row(self) -> _Row:
-        self._needed("(")
-        cells = [self._literal()]
-        while self._symbol(","):
-            cells.append(self._literal())
-        self._needed(")")
-        return tuple(cells)
+        return tuple(self._enclosed(self._literal))
 
     def _with_alias(self, names: list[str]) -> list[str]:
         """Read an alias; return the columns' new names if it has some, else ``names``."""
         alias = self._alias()
         self._source_name = alias or self._source_name
-        if not alias or not self._symbol("("):
+        if not alias or not self._is_symbol("("):
             return names
-        anew = [self._name()]
-        while self._symbol(","):
-            anew.append(self._name())
-        self._needed(")")
+        anew = self._enclosed(self._name)
         if len(anew) != len(names):
             raise Otherwise
         return anew
@@ -320,18 +308,10 @@ class Upsert(Expressions):
         """Return the values of an inserted row."""
         if self._symbol("*"):
             return self._everything()
-        self._needed("(")
-        columns = [self._column()]
-        while self._symbol(","):
-            columns.append(self._column())
-        self._needed(")")
+        columns = self._enclosed(self._column)
         self._expect("VALUES")
-        self._needed("(")
         self._inserting = True
-        values = [self._plain()]
-        while self._symbol(","):
-            values.append(self._plain())
-        self._needed(")")
+        values = self._enclosed(self._plain)
         if len(values) != len(columns) or len(set(columns)) < len(columns):
             raise Otherwise
         return tuple(zip(columns, values, strict=True))
@@ -450,9 +430,4 @@ class _ByKey(Expressions):
         if self._symbol("=", "=="):
             return [self._literal()]
         self._expect("IN")
-        self._needed("(")
-        cells = [self._literal()]
-        while self._symbol(","):
-            cells.append(self._literal())
-        self._needed(")")
-        return cells
+        return self._enclosed(self._literal)
