@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -153,6 +154,20 @@ class PlanFindings:
 def members(text: str) -> frozenset[str]:
     """Return the names in a text; each is a field in one of Spark Connect's choices."""
     return frozenset(text.split())
+
+
+@cache
+def may_hold(descriptor: Any, *names: str) -> bool:
+    """True if a message of this kind is one of the named kinds, or may contain one at any depth."""
+    seen, stack = set(), [descriptor]
+    while stack:
+        kind = stack.pop()
+        if kind.full_name in names:
+            return True
+        if kind.full_name not in seen:
+            seen.add(kind.full_name)
+            stack += [each.message_type for each in kind.fields if each.message_type]
+    return False
 
 
 # The reasons for which a plan is not run, with the remedy.
