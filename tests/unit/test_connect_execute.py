@@ -78,7 +78,7 @@ async def test_write_behind_numbers_that_make_it_rows_is_read_as_spark_reads_it(
     request = _disguised(_sql(_WRITE).SerializeToString())
     assert base.ExecutePlanRequest.FromString(request).plan == _sql(_WRITE)
     asked = await _read(request)
-    assert asked.does is Does.RUNS_SQL
+    assert asked.reading.does is Does.RUNS_SQL
     assert base.ExecutePlanRequest.FromString(asked.request).plan == _sql(_WRITE)
 
 
@@ -235,7 +235,7 @@ async def test_large_plan_is_not_read_on_the_loop(compressed: bool) -> None:
         texts, request = Beside(), base.ExecutePlanRequest(session_id="s")
         request.plan.CopyFrom(sent)
         asked = await _read(request.SerializeToString(), texts)
-        assert (asked.does, texts.count) == (Does.QUERIES, beside)
+        assert (asked.reading.does, texts.count) == (Does.QUERIES, beside)
 
 
 def test_numbers_are_passed_over_and_texts_beside_them_are_not() -> None:
@@ -263,7 +263,9 @@ async def test_plan_of_too_many_expressions_is_refused(more: int, refused: bool)
     request.plan.CopyFrom(_one_of(LARGE_PLAN // 6))
     limits = Limits(statement_tokens_max=LARGE_PLAN // 6 + more)
     with pytest.raises(RefusedError, match="tokens_max") if refused else nullcontext():
-        assert (await _read(request.SerializeToString(), limits=limits)).does is Does.QUERIES
+        assert (
+            await _read(request.SerializeToString(), limits=limits)
+        ).reading.does is Does.QUERIES
 
 
 def _nowhere(behind: Any) -> Executing:
@@ -291,7 +293,7 @@ async def test_view_counts_only_if_its_names_mean_once_it_is_made_what_the_rules
     member = session_rig.Ring().member()
     session = await member.sessions.enter("ada", "s1", create=True)
     executing = _nowhere(SimpleNamespace(sessions=member.sessions))
-    asked: Any = SimpleNamespace(kind=Kind.TEMPORARY_VIEW, plan=b"")
+    asked: Any = SimpleNamespace(reading=SimpleNamespace(kind=Kind.TEMPORARY_VIEW), plan=b"")
     request: Any = SimpleNamespace(id="r")
     permitted = Permitted(session, asked, request, lambda: bool(ran) and still)
     answer = executing._changed(permitted)

@@ -397,7 +397,7 @@ class Deliveries:
         name = _stored_key(key)
         with contextlib.suppress(LogError, ValueError):
             kept = await self._store.get(name)
-            if kept is not None and put_by in (None, _put_by(kept.value)):
+            if kept is not None and put_by in (None, _STORED.unpack_from(kept.value)[2]):
                 await self._store.delete(name)
 
     def _state(self, key: Key) -> OperationState:
@@ -430,7 +430,10 @@ class Deliveries:
         with contextlib.suppress(LogError):
             for name in await self._store.keys(RUNNING):
                 kept = await self._store.get(name)
-                if kept is not None and time.time() - _put_at(kept.value) > _STORED_S_MAX:
+                if kept is None:
+                    continue
+                _, stored_s, _ = _STORED.unpack_from(kept.value)
+                if time.time() - stored_s > _STORED_S_MAX:
                     await self._store.delete(name)
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
@@ -467,14 +470,6 @@ def _tail(last: str, read: ResponseId) -> list[bytes]:
 async def _each(responses: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
     for response in responses:
         yield response
-
-
-def _put_at(value: bytes) -> float:
-    return float(_STORED.unpack_from(value)[1])
-
-
-def _put_by(value: bytes) -> bytes:
-    return bytes(_STORED.unpack_from(value)[2])
 
 
 def _stored_key(key: Key) -> str:
