@@ -149,13 +149,12 @@ def _dumps(body: dict[str, Json]) -> bytes:
 
 def ha_block(report: HaReport, affected_rows: int | None) -> dict[str, Json]:
     """Return the ``ha`` block of an answer."""
-    outcomes: Mapping[str, Json] = dict(report.outcomes)
     cache = report.cache
     return {
         "cluster": report.cluster,
         "class": report.operation_class.value,
         "log_offset": report.offset,
-        "outcomes": dict(outcomes),
+        "outcomes": {**report.outcomes},
         "affected_rows": affected_rows,
         "after_offset": report.after_offset,
         **({} if cache is None else {"cache": _cache_block(cache)}),

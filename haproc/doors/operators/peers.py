@@ -166,7 +166,7 @@ def add_settings(app: web.Application, service: SettingsService) -> None:
     """Add the door of this HAProc's settings to the operators' application."""
 
     async def settings(request: web.Request) -> web.Response:
-        return json_response(dict(service.settings()))
+        return json_response(service.settings())
 
     app.add_routes([web.get("/ha/v1/settings", settings, allow_head=False)])
 
