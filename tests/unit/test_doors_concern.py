@@ -38,8 +38,7 @@ async def test_write_concern_is_a_field_or_a_header(
     body = {"statement": "INSERT", "write_concern": field}
     query = f"?write_concern={field}" if field is not None else ""
     async with door(tmp_path) as rig:
-        async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
-            assert response.status == 200
+        assert await rig.status("post", STATEMENTS, json=body, headers=headers) == 200
         url = f"{rig.url}/api/ha/tables/t/rows{query}"
         async with rig.http.post(url, data=BODY, headers={**ROWS, **headers}) as response:
             assert response.status == 200, await response.text()
@@ -50,9 +49,9 @@ async def test_write_concern_that_there_is_not_is_refused(tmp_path: Path) -> Non
     headers = {"HAProc-Write-Concern": "most"}
     async with door(tmp_path) as rig:
         json = {"statement": "INSERT"}
-        async with rig.http.post(rig.url + STATEMENTS, json=json, headers=headers) as response:
-            assert response.status == 400
-            assert "known values: one, majority, all" in (await response.json())["hint"]
+        got, answer = await rig.ask("post", STATEMENTS, json=json, headers=headers)
+        assert got == 400
+        assert "known values: one, majority, all" in answer["hint"]
         url = f"{rig.url}/api/ha/tables/t/rows"
         async with rig.http.post(url, data=BODY, headers={**ROWS, **headers}) as response:
             assert response.status == 400

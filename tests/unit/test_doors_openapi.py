@@ -42,8 +42,8 @@ async def test_answers_of_statements_are_as_described(
         check("get", one, 200, await rig.get(f"{STATEMENTS}/r"))
         chunk = await rig.get(f"{STATEMENTS}/r/result/chunks/0")
         check("get", one + "/result/chunks/{chunk_index}", 200, chunk)
-        async with rig.http.post(f"{rig.url}{STATEMENTS}/r/cancel") as response:
-            check("post", one + "/cancel", 200, await response.json())
+        _, answer = await rig.ask("post", f"{STATEMENTS}/r/cancel")
+        check("post", one + "/cancel", 200, answer)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ async def test_answers_of_the_other_doors_are_as_described(tmp_path: Path) -> No
         for path in ("/healthz", "/readyz", "/clusterStatus", "/openapi.json"):
             check("get", path, 200, await rig.get(path))
         url = "/api/ha/sessions/{session_id}"
-        async with rig.http.put(rig.url + "/api/ha/sessions/s", json={}) as response:
-            check("put", url, response.status, await response.json())
-        async with rig.http.delete(rig.url + "/api/ha/sessions/s") as response:
-            check("delete", url, response.status, await response.json())
+        got, answer = await rig.ask("put", "/api/ha/sessions/s", json={})
+        check("put", url, got, answer)
+        got, answer = await rig.ask("delete", "/api/ha/sessions/s")
+        check("delete", url, got, answer)
         await _check_rows(rig)
 
 

@@ -44,8 +44,7 @@ async def test_operations_are_for_nobody_else(tmp_path: Path) -> None:
     headers = {"Authorization": "Bearer token-of-ann"}
     for allowed in ("archive", None):
         async with door(tmp_path, users=USERS, archive=archive, archives=allowed) as rig:
-            async with rig.http.get(rig.url + PATH, headers=headers) as response:
-                assert response.status == 403
+            assert await rig.status("get", PATH, headers=headers) == 403
             url = rig.url + PATH + "/archived"
             async with rig.http.post(url, json={"below": 1}, headers=headers) as response:
                 assert response.status == 403
@@ -57,8 +56,7 @@ async def test_operations_are_for_nobody_else(tmp_path: Path) -> None:
 async def test_operations_refuse_what_is_no_page(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS, archives="archive") as rig:
         for query in ("from=-1", "rows=0", "rows=50001", "to=3"):
-            async with rig.http.get(f"{rig.url}{PATH}?{query}", headers=THE_ARCHIVES) as response:
-                assert response.status == 400
+            assert await rig.status("get", f"{PATH}?{query}", headers=THE_ARCHIVES) == 400
 
 
 def test_archive_of_a_user_who_is_not_there_is_refused(tmp_path: Path) -> None:

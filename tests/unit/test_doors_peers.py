@@ -135,16 +135,14 @@ async def test_peers_wrong_progress_query_refused(tmp_path: Path, query: str) ->
         url = f"{rig.url}/ha/v1/progress?{query}"
         async with rig.http.get(url, headers=headers) as response:
             assert response.status == 400
-        async with rig.http.get(f"{rig.url}/ha/v1/progress?timeout_s=1") as response:
-            assert response.status == 401
+        assert await rig.status("get", "/ha/v1/progress?timeout_s=1") == 401
         assert rig.peers.seen == []
 
 
 async def test_peers_wrong_offset_of_an_outcome_refused(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         headers = {"Authorization": "Bearer ring-secret"}
-        async with rig.http.get(f"{rig.url}/ha/v1/outcomes/x", headers=headers) as response:
-            assert response.status == 400
+        assert await rig.status("get", "/ha/v1/outcomes/x", headers=headers) == 400
 
 
 async def _apply(rig: Rig, body: dict[str, object]) -> int:

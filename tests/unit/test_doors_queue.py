@@ -65,8 +65,7 @@ CASES: list[tuple[str, str, str, Any]] = [
 async def ask(
     rig: Rig, method: str, path: str, body: Any = None, headers: dict[str, str] = SECRET
 ) -> tuple[int, Any]:
-    async with rig.http.request(method, rig.url + path, json=body, headers=headers) as response:
-        return response.status, await response.json()
+    return await rig.ask(method, path, json=body, headers=headers)
 
 
 @pytest.mark.parametrize(("method", "path", "asked", "body"), CASES)

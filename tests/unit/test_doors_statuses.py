@@ -182,12 +182,11 @@ async def test_write_of_another_door_is_found_for_its_user_alone(tmp_path: Path)
         rig.service.written["ann", "r1"] = Request("x", SentSql("W"), "")
         for name, status in (("ann", 200), ("bob", 404)):
             headers = {"Authorization": f"Bearer {name}-token"}
-            async with rig.http.get(f"{rig.url}{STATEMENTS}/r1", headers=headers) as response:
-                assert response.status == status
+            assert await rig.status("get", f"{STATEMENTS}/r1", headers=headers) == status
         body = {"statement": "INSERT", "request_id": "r1"}
         headers = {"Authorization": "Bearer ann-token"}
-        async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
-            assert response.status == 200  # the log tells whether it is the same
+        # The log tells whether it is the same.
+        assert await rig.status("post", STATEMENTS, json=body, headers=headers) == 200
         assert rig.service.requests[-1].statement == SentSql("INSERT")
 
 
@@ -198,8 +197,7 @@ async def test_ids_belong_to_their_users(tmp_path: Path) -> None:
         for name in ("ann", "bob"):
             headers = {"Authorization": f"Bearer {name}-token"}
             body = {"statement": f"SELECT '{name}'", "request_id": "r1"}
-            async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
-                assert response.status == 200
+            assert await rig.status("post", STATEMENTS, json=body, headers=headers) == 200
             url = f"{rig.url}/api/ha/tables/{name}/rows?request_id=r1"
             headers["Content-Type"] = "application/vnd.apache.arrow.stream"
             async with rig.http.post(url, data=data, headers=headers) as response:

@@ -242,8 +242,7 @@ async def test_request_under_way_when_drained_is_answered_and_its_repetition_joi
 async def ask(
     rig: Rig, method: str, path: str, body: Any = None, headers: dict[str, str] = SECRET
 ) -> tuple[int, Any]:
-    async with rig.http.request(method, rig.url + path, json=body, headers=headers) as response:
-        status, answer = response.status, await response.json()
+    status, answer = await rig.ask(method, path, json=body, headers=headers)
     check(method, path, status, answer)
     return status, answer
 
