@@ -43,6 +43,7 @@ from tests.unit.session_rig import Ring as SessionRing
 
 STATEMENTS = "/api/2.0/sql/statements"
 ARROW = {"Accept": "application/vnd.apache.arrow.stream"}
+SECRET = {"Authorization": "Bearer ring-secret"}
 WAIT_S = 10.0
 
 
@@ -126,7 +127,7 @@ class Rig:
         async with self.http.request(method, self.url + path, **sent) as response:
             return response.status, await response.json()
 
-    async def status(self, method: str, path: str, **sent: Any) -> int:
+    async def status_of(self, method: str, path: str, **sent: Any) -> int:
         """Send a request and return the status of its answer."""
         async with self.http.request(method, self.url + path, **sent) as response:
             return response.status

@@ -49,16 +49,19 @@ def _sql(text: str) -> Any:
     return plan
 
 
+def _config(limits: Limits | None = None) -> Any:
+    connect = SimpleNamespace(statement_s=1.0)
+    return SimpleNamespace(reads=Reads(), limits=limits or Limits(), connect=connect)
+
+
 async def _read(
     request: bytes, texts: Texts | None = None, limits: Limits | None = None
 ) -> PlanRequest:
-    config: Any = SimpleNamespace(
-        reads=Reads(), limits=limits or Limits(), connect=SimpleNamespace(statement_s=1.0)
-    )
     behind: Any = SimpleNamespace(sessions=None)
     registry: Any = None
     call: Any = SimpleNamespace(user="alice")
-    return await Executing(config, behind, registry, texts or Inline())._read(call, request)
+    executing = Executing(_config(limits), behind, registry, texts or Inline())
+    return await executing._read(call, request)
 
 
 def _disguised(plan: bytes) -> bytes:
@@ -166,12 +169,9 @@ async def _ages(*, looked_for: bool, **metadata: str) -> list[float]:
             take_back=AsyncMock(return_value=False),
         )
         stack.push_async_callback(deliveries.aclose)
-        config: Any = SimpleNamespace(
-            reads=Reads(), limits=Limits(), connect=SimpleNamespace(statement_s=1.0)
-        )
         behind: Any = SimpleNamespace(sessions=None)
         registry: Any = None
-        service = ConnectService(config, behind, registry, Inline(), deliveries)
+        service = ConnectService(_config(), behind, registry, Inline(), deliveries)
         service._executing = SimpleNamespace(execute_plan=run)  # type: ignore[assignment]
         call: Any = SimpleNamespace(user="alice", names=Names("s", "i"), metadata=metadata)
         if looked_for:
@@ -269,11 +269,8 @@ async def test_plan_of_too_many_expressions_is_refused(more: int, refused: bool)
 
 
 def _nowhere(behind: Any) -> Executing:
-    config: Any = SimpleNamespace(
-        reads=Reads(), limits=Limits(), connect=SimpleNamespace(statement_s=1.0)
-    )
     nobody: Any = None
-    return Executing(config, behind, nobody, Inline())
+    return Executing(_config(), behind, nobody, Inline())
 
 
 @pytest.mark.parametrize("still", [True, False])
@@ -348,12 +345,9 @@ async def test_settings_are_asked_for_again_once_a_statement_may_have_changed_th
 
     spark: Any = SimpleNamespace(epoch=0, relay=SimpleNamespace(unary=unary))
     session.spark = spark
-    config: Any = SimpleNamespace(
-        reads=Reads(), limits=Limits(), connect=SimpleNamespace(statement_s=1.0)
-    )
     behind: Any = SimpleNamespace(sessions=member.sessions)
     nobody: Any = None
-    service = ConnectService(config, behind, nobody, Inline(), nobody)
+    service = ConnectService(_config(), behind, nobody, Inline(), nobody)
 
     async def told(**operation: Any) -> int:
         request = base.ConfigRequest()
@@ -388,16 +382,13 @@ async def test_request_came_when_its_call_did_however_long_its_session_was_adopt
     behind: Any = SimpleNamespace(
         sessions=None, decide=None, enter_session=AsyncMock(return_value=session)
     )
-    config: Any = SimpleNamespace(
-        reads=Reads(), limits=Limits(), connect=SimpleNamespace(statement_s=1.0)
-    )
     registry: Any = SimpleNamespace(having=having)
     call: Any = SimpleNamespace(
         user="alice", names=Names("s", ""), metadata={}, arrived_s=5.0, rights=UNBOUNDED
     )
     call.authorization = None
     request = base.ExecutePlanRequest(session_id="s", plan=_sql(_WRITE)).SerializeToString()
-    executing = Executing(config, behind, registry, Inline())
+    executing = Executing(_config(), behind, registry, Inline())
     with pytest.raises(RequestError):
         async for _ in executing.execute_plan(call, "op", request):
             pass

@@ -31,7 +31,7 @@ async def test_first_questions_are_answered_to_users_alone(
         got, answer = await rig.ask(method, path, headers=headers)
         check(method.lower(), path, got, answer)
         assert got == 200
-        assert await rig.status(method, path) == 401
+        assert await rig.status_of(method, path) == 401
 
 
 async def test_sdk_of_databricks_is_told_its_user_and_the_ring(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ async def test_access_without_a_users_token_answered_401(
 async def test_access_with_a_users_token(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS) as rig:
         for token in ("Bearer bob-token", "bearer  bob-token"):
-            assert await rig.status("get", "/healthz", headers={"Authorization": token}) == 200
+            assert await rig.status_of("get", "/healthz", headers={"Authorization": token}) == 200
 
 
 async def test_answers_of_a_haproc_out_of_service_name_its_state(tmp_path: Path) -> None:
@@ -88,14 +88,14 @@ async def test_admission_names_the_tokens_owner(tmp_path: Path) -> None:
 async def test_operator_door_health_open_and_peers_need_the_secret(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS, operator=True) as rig:
         for path in PATHS:
-            assert await rig.status("get", path) == 200
+            assert await rig.status_of("get", path) == 200
         body = {"offset": 1, "operation_id": "x", "timeout_s": 1}
         for token, status in (("ann-token", 403), ("wrong", 401), ("ring-secret", 200)):
             headers = {"Authorization": f"Bearer {token}"}
             for path in ("/ha/v1/status", "/ha/v1/outcomes/3"):
-                assert await rig.status("get", path, headers=headers) == status
-            assert await rig.status("post", "/ha/v1/apply", json=body, headers=headers) == status
-        assert await rig.status("post", STATEMENTS, json={}) == 404
+                assert await rig.status_of("get", path, headers=headers) == status
+            assert await rig.status_of("post", "/ha/v1/apply", json=body, headers=headers) == status
+        assert await rig.status_of("post", STATEMENTS, json={}) == 404
 
 
 async def test_readyz_follows_the_state(tmp_path: Path) -> None:
@@ -139,17 +139,16 @@ async def test_metrics_tell_requests_by_class_and_outcome(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("field", "afresh"), [("begin_with", False), ("statements", True)])
 async def test_session_opened_and_closed(tmp_path: Path, field: str, afresh: bool) -> None:
     async with door(tmp_path) as rig:
-        url = f"{rig.url}/api/ha/sessions/s1"
-        async with rig.http.put(url, json={field: ["USE sales"]}) as response:
-            assert await response.json() == {
-                "catalog": "spark_catalog",
-                "schema": "default",
-                "time_zone": "UTC",
-                "cluster": "a",
-            }
+        path = "/api/ha/sessions/s1"
+        _, answer = await rig.ask("put", path, json={field: ["USE sales"]})
+        assert answer == {
+            "catalog": "spark_catalog",
+            "schema": "default",
+            "time_zone": "UTC",
+            "cluster": "a",
+        }
         assert rig.service.sessions == {"s1": ("anonymous", ("USE sales",), afresh)}
-        async with rig.http.delete(url) as response:
-            assert (response.status, await response.json()) == (200, {})
+        assert await rig.ask("delete", path) == (200, {})
         assert rig.service.sessions == {}
 
 
@@ -169,12 +168,10 @@ async def test_session_opened_and_closed(tmp_path: Path, field: str, afresh: boo
 async def test_session_wrong_body_refused(
     tmp_path: Path, path: str, body: dict[str, Any], told: str
 ) -> None:
-    async with (
-        door(tmp_path) as rig,
-        rig.http.put(f"{rig.url}/api/ha/sessions/{path}", json=body) as response,
-    ):
-        assert response.status == 400
-        assert told in (await response.json())["message"]
+    async with door(tmp_path) as rig:
+        got, answer = await rig.ask("put", f"/api/ha/sessions/{path}", json=body)
+        assert got == 400
+        assert told in answer["message"]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ async def test_statement_is_told_of_to_the_user_that_asks(tmp_path: Path) -> Non
 async def test_what_is_no_statement_is_refused(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         for body in ({}, {"statement": 1}, {"statement": "SELECT 1", "wait": 1}):
-            assert await rig.status("post", PATH, json=body) == 400
+            assert await rig.status_of("post", PATH, json=body) == 400
 
 
 @pytest.mark.parametrize("json_wanted", [True, False])

@@ -16,11 +16,10 @@ import uvloop
 from haproc.doors.operators.peers import BODY_BYTES_MAX
 from haproc.membership.connections import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
 from haproc.membership.state import Beat, ClusterReport, PeerMessage, State
-from tests.unit.door_rig import STATEMENTS, Rig, door
+from tests.unit.door_rig import SECRET, STATEMENTS, Rig, door
 
 BEAT = Beat("b", "2", 7, ("a", "c"), True, State.READY)
 REPORT = ClusterReport("b", "2", 7, State.RECOVERING, "2026-01-01T00:00:00.000Z", 5, 9, 3)
-SECRET = {"Authorization": "Bearer ring-secret"}
 WAIT_S = 10
 
 
@@ -186,7 +185,7 @@ async def test_malformed_or_large_body_refused(tmp_path: Path, body: bytes) -> N
 async def test_client_door_takes_no_heartbeats(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         for path in (HEARTBEAT_PATH, REPORT_PATH):
-            assert await rig.status("post", path, json={}, headers=SECRET) == 404
+            assert await rig.status_of("post", path, json={}, headers=SECRET) == 404
         assert (await rig.get(STATEMENTS, 405))["error_class"] == "HAPROC_METHOD_NOT_ALLOWED"
 
 

@@ -73,10 +73,9 @@ async def test_answers_of_limits_and_access_are_as_described(tmp_path: Path) -> 
             check("post", STATEMENTS, 429, await rig.post(429, statement="SELECT 1"))
     async with door(tmp_path, users=(User("ann", "ann-token"),)) as rig:
         for method, path in routes(rig.app):
-            url = rig.url + re.sub(r"{\w+}", "1", path)
-            async with rig.http.request(method, url) as response:
-                check(method, path, response.status, await response.json())
-                assert response.status == (404 if "link_secret" in path else 401)
+            got, answer = await rig.ask(method, re.sub(r"{\w+}", "1", path))
+            check(method, path, got, answer)
+            assert got == (404 if "link_secret" in path else 401)
 
 
 def _registry() -> Any:
@@ -98,10 +97,9 @@ async def test_answers_of_the_other_doors_are_as_described(tmp_path: Path) -> No
 
 
 async def _check_rows(rig: Rig) -> None:
-    url = rig.url + "/api/ha/tables/t/rows"
     headers = {"Content-Type": "application/vnd.apache.arrow.stream"}
     for column in ("n", "x"):
         data = stream_of(pa.table({column: pa.array([1], pa.int32())}))
-        async with rig.http.post(url, data=data, headers=headers) as response:
-            check("post", "/api/ha/tables/{table}/rows", response.status, await response.json())
-            assert response.status == (200 if column == "n" else 400)
+        got, answer = await rig.ask("post", "/api/ha/tables/t/rows", data=data, headers=headers)
+        check("post", "/api/ha/tables/{table}/rows", got, answer)
+        assert got == (200 if column == "n" else 400)

@@ -219,7 +219,7 @@ async def test_cancel_query_cancels_it_and_of_a_write_it_says_what_became(
             await until(lambda: rig.service.finished == ["WRITE"])
         _, answer = await rig.ask("post", f"{STATEMENTS}/WRITE/cancel")
         assert answer["became"] == "ended"
-        assert await rig.status("post", f"{STATEMENTS}/nothing/cancel") == 404
+        assert await rig.status_of("post", f"{STATEMENTS}/nothing/cancel") == 404
 
 
 async def test_client_gone_query_cancelled_and_write_goes_on(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ async def test_repeat_other_request_or_delivery_conflicts(tmp_path: Path) -> Non
         assert other["error_class"] == "HAPROC_REQUEST_ID_REUSED" and other["kind"] == "refused"
         await rig.post(409, statement="SELECT 1", request_id="r1", format="ARROW_STREAM")
         body = {"statement": "SELECT 2", "request_id": "r1"}
-        assert await rig.status("post", STATEMENTS, json=body, headers=ARROW) == 409
+        assert await rig.status_of("post", STATEMENTS, json=body, headers=ARROW) == 409
 
 
 async def test_repeat_after_availability_failure_runs_anew(tmp_path: Path) -> None:
@@ -329,12 +329,12 @@ async def test_statement_of_another_user_is_unknown(tmp_path: Path) -> None:
         ann = {"Authorization": "Bearer ann-token"}
         bob = {"Authorization": "Bearer bob-token"}
         body = {"statement": "SELECT 1", "request_id": "r1"}
-        assert await rig.status("post", STATEMENTS, json=body, headers=ann) == 200
+        assert await rig.status_of("post", STATEMENTS, json=body, headers=ann) == 200
         assert rig.service.requests[0].user == "ann"
         for headers, status in ((ann, 200), (bob, 404), ({}, 401)):
-            assert await rig.status("get", f"{STATEMENTS}/r1", headers=headers) == status
+            assert await rig.status_of("get", f"{STATEMENTS}/r1", headers=headers) == status
         # Another one, of his own.
-        assert await rig.status("post", STATEMENTS, json=body, headers=bob) == 200
+        assert await rig.status_of("post", STATEMENTS, json=body, headers=bob) == 200
         assert [request.user for request in rig.service.requests] == ["ann", "bob"]
 
 

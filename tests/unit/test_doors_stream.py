@@ -190,7 +190,7 @@ async def test_stream_cancelled_by_its_id(tmp_path: Path, sent: bool) -> None:
         assert state == "RUNNING"
         if sent:
             await until(lambda: rig.service.streams[0].taken == 1)
-        assert await rig.status("post", f"{STATEMENTS}/r1/cancel") == 200
+        assert await rig.status_of("post", f"{STATEMENTS}/r1/cancel") == 200
         if sent:
             with pytest.raises(aiohttp.ClientPayloadError):
                 await reading
@@ -206,7 +206,7 @@ async def test_stream_cancelled_while_executing_answers_400(tmp_path: Path) -> N
         rig.service.table["SLOW"] = Canned(ONE.chunks, hold=asyncio.Event())
         reading = asyncio.create_task(_status_of(rig, statement="SLOW", request_id="r1"))
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
-        assert await rig.status("post", f"{STATEMENTS}/r1/cancel") == 200
+        assert await rig.status_of("post", f"{STATEMENTS}/r1/cancel") == 200
         assert await reading == (400, "HAPROC_CANCELED")
 
 

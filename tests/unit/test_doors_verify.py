@@ -37,5 +37,5 @@ async def test_verification_that_is_not_known_is_told_so(tmp_path: Path) -> None
 async def test_verification_is_for_nobody_else(tmp_path: Path) -> None:
     for allowed in ("archive", None):
         async with door(tmp_path, users=USERS, archives=allowed) as rig:
-            assert await rig.status("post", PATH, headers=ANNS) == 403
-            assert await rig.status("get", f"{PATH}/10", headers=ANNS) == 403
+            assert await rig.status_of("post", PATH, headers=ANNS) == 403
+            assert await rig.status_of("get", f"{PATH}/10", headers=ANNS) == 403

@@ -25,11 +25,9 @@ from haproc.replicate.member.condition import Identity, OutOfServiceError
 from haproc.replicate.member.core import Core, Reached
 from haproc.statements import registry as boards
 from tests.unit.canned import WRITE
-from tests.unit.door_rig import Rig, door, make_config
+from tests.unit.door_rig import SECRET, Rig, door, make_config
 from tests.unit.test_doors_openapi import check
 from tests.unit.test_doors_queue import config_of
-
-SECRET = {"Authorization": "Bearer ring-secret"}
 
 
 def well(core: Core) -> None:

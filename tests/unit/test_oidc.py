@@ -400,7 +400,7 @@ async def test_both_doors_take_a_providers_tokens(tmp_path: Path, operator: bool
             if not operator and status == 403:
                 continue
             headers = {"Authorization": f"Bearer {signed(roles=roles)}"}
-            assert await rig.status("get", path, headers=headers) == status
+            assert await rig.status_of("get", path, headers=headers) == status
         headers = {"Authorization": f"Bearer {expired}"}
         got, answer = await rig.ask("get", path, headers=headers)
         assert (got, "expired" in answer["message"]) == (401, True)

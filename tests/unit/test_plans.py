@@ -217,10 +217,8 @@ def test_plan_too_deep_is_refused_before_it_is_gone_into() -> None:
     deep = parsing.parse(protos.base.Plan, filtered(steps))
     assert read_plan(deep).does is Does.QUERIES and deep.SerializeToString() == filtered(steps)
     for more in (steps + 1, 1_500):
-        assert (
-            refused(parsing.parse, protos.base.Plan, filtered(more))
-            == ErrorClass.STATEMENT_TOO_COMPLEX
-        )
+        error_class = refused(parsing.parse, protos.base.Plan, filtered(more))
+        assert error_class == ErrorClass.STATEMENT_TOO_COMPLEX
 
 
 def test_plan_of_more_columns_than_spark_can_hold_is_refused() -> None:
@@ -238,10 +236,8 @@ def test_field_that_is_not_known_is_refused() -> None:
     inner = plan.root.filter.condition.SerializeToString() + b"\xfa\x7f\x01x"
     condition = protos.expressions.Expression.FromString(inner)
     plan.root.filter.condition.CopyFrom(condition)
-    assert (
-        refused(parsing.parse, protos.base.Plan, plan.SerializeToString())
-        == ErrorClass.PLAN_UNKNOWN
-    )
+    error_class = refused(parsing.parse, protos.base.Plan, plan.SerializeToString())
+    assert error_class == ErrorClass.PLAN_UNKNOWN
 
 
 CATALOG: list[tuple[Program, Does, Kind]] = [
