@@ -150,9 +150,6 @@ async def test_stream_stalled_reader_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("haproc.doors.clients.answers.STALL_S", 0.2)
-    monkeypatch.setattr(
-        "haproc.doors.clients.answers.StreamedAnswers.__init__.__defaults__", (0.2,)
-    )
     async with door(tmp_path) as rig:
         rig.service.table["BIG"] = Canned(chunks_of(*BIG))
         async with stream(rig, statement="BIG") as answer:

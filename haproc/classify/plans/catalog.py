@@ -150,7 +150,7 @@ def _drop_global(message: Any) -> PlanReading:
 
 
 def _cache(message: Any) -> PlanReading:
-    """Return the reading of a caching call, which holds for this server only."""
+    """Return the reading of a call that caches rows: it concerns this Spark server alone."""
     found, fields = PlanFindings(), message.DESCRIPTOR.fields_by_name
     if "path" in fields:
         found.paths.add(message.path)

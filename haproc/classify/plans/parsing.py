@@ -248,9 +248,6 @@ def refused_hiding(function: str) -> RefusedError:
     )
 
 
-# Names in plans: texts, as SQL would write them.
-
-
 def name_in(text: str, use: str) -> tuple[str, ...]:
     """Return the parts of a table's name; RefusedError, with its use, if the text is none."""
     parts = parts_of(text)

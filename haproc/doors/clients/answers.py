@@ -183,9 +183,8 @@ STALL_S: Final = 60.0
 class StreamedAnswers:
     """Answers statements with streams."""
 
-    def __init__(self, registry: Registry, stall_s: float = STALL_S) -> None:
+    def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._stall_s = stall_s
 
     async def answer(self, request: web.Request, wanted: StatementRequest) -> web.StreamResponse:
         """Run the statement and stream its result; raises RequestError before the first byte."""
@@ -235,7 +234,7 @@ class StreamedAnswers:
             raise self._registry.failure(execution, error) from error
 
     async def _write(self, response: web.StreamResponse, data: memoryview) -> None:
-        async with asyncio.timeout(self._stall_s):
+        async with asyncio.timeout(STALL_S):
             await response.write(data)
 
     def _break_off(self, request: web.Request, execution: Execution, error: Exception) -> None:

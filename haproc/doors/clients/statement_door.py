@@ -49,8 +49,6 @@ class StatementDoor:
         self,
         config: Config,
         registry: Registry,
-        answers: Answers,
-        streams: StreamedAnswers,
         texts: Texts,
         service: Service,
         cluster: str,
@@ -60,8 +58,8 @@ class StatementDoor:
         self._cluster = cluster
         self._texts = texts
         self._registry = registry
-        self._answers = answers
-        self._streams = streams
+        self._answers = Answers(registry, cluster)
+        self._streams = StreamedAnswers(registry)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""

@@ -94,7 +94,7 @@ class Boundary:
         request_admission: RequestAdmission,
         server_id: Callable[[Key], str],
         explained: Callable[[EngineError], RequestError],
-        cluster: str = "",
+        cluster: str,
     ) -> None:
         self._admission = admission
         self._request_admission = request_admission

@@ -63,7 +63,7 @@ class PlanRequest:
 
     - ``request``: the serialized request, as it may be relayed;
     - ``plan``: the serialized plan in the request;
-    - ``plan_id``: the number of a SQL command
+    - ``plan_id``: the number that the client gave to a SQL command's relation; None: it gave none.
     """
 
     request: bytes
@@ -205,7 +205,7 @@ class Executing:
     async def check(self, call: Call, session: ClientSession, plan: bytes) -> Callable[[], bool]:
         """Wait until a plan that only reads may be analysed in the session.
 
-        The returned function is called after the analysis: True if it is valid; see `check_still`.
+        Returns a function for `check_still`, which the caller calls after the analysis.
         """
         packed, message, reading = await self._opened(plan)
         session.check_handles(reading.handles)
@@ -281,7 +281,6 @@ class Executing:
 
     @staticmethod
     async def _change(permitted: Permitted) -> list[bytes]:
-        """Run a plan that changes the session."""
         responses = permitted.session.spark.relay.execute(
             permitted.plan_request.request,
             str(uuid.uuid4()),
@@ -292,7 +291,7 @@ class Executing:
             return [response async for response in responses]
 
     async def _held(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
-        """Yield the responses of a plan whose result only this Spark session has, once complete."""
+        """Run a plan whose result only this Spark session has; yield its responses at the end."""
         async with aclosing(self._relayed(permitted)) as responses:
             given = [response async for response in responses]
         permitted.session.handles |= messages.handles_in(given)

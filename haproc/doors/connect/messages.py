@@ -1,4 +1,4 @@
-"""The parts of clients' messages, and answers in Spark's form for what the ring itself ran."""
+"""Reads the messages of PySpark's clients, and writes Spark's answers for statements of the ring."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResponseParts:
-    """The parts of a response that matter. ``data``: an Arrow stream, or one of its chunks."""
+    """The kind of a response, and its rows. ``data``: an Arrow stream, or one of its chunks."""
 
     kind: Kind
     data: memoryview | None = None

@@ -24,9 +24,6 @@ from haproc.failure import ErrorClass, RequestError, refused
 from haproc.route.answering import to_request_error
 from haproc.statements.request_admission import Held
 
-# Reading the bodies of requests, and writing those of answers.
-
-
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 BODY_READ_S: Final = 60.0
 """A body that takes longer is given up; chosen, not measured."""
