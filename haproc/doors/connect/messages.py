@@ -1,4 +1,4 @@
-"""Reads the messages of PySpark's clients, and writes Spark's answers for statements of the ring."""
+"""Reading of PySpark's messages, and Spark's answers for statements that the ring ran itself."""
 
 from __future__ import annotations
 
