@@ -313,7 +313,7 @@ def _number(text: str) -> tuple[str, int]:
 
 
 def _wider(one: str, other: str) -> str | None:
-    """Return the type of a column with literals of both types; None if left to Spark."""
+    """Return the type of a column with literals of both types; None if Spark has to find it."""
     if one == "n" or other == "n":
         return other if one == "n" else one
     if {one, other} == {"i", "l"}:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
 
@@ -64,6 +66,8 @@ DEFAULT_CLASSES: dict[Kind, OperationClass] = {
 
 CACHEABLE_KINDS = frozenset({Kind.SELECT, Kind.VALUES})
 """Queries with answers that may be cached."""
+
+E = TypeVar("E", bound=StrEnum)
 
 _WILD = re.compile(r"[*\[]")
 """Parts of a pattern that stand for any number of characters, or for one of a set."""
@@ -249,14 +253,16 @@ def _rule(entry: object, path: str, index: int) -> Rule:
     table, expression = _text(entry, "table", path), _text(entry, "expression", path)
     rule = Rule(
         name=_text(entry, "name", path) or f"rule {index + 1}",
-        operation_class=_class(entry["class"], f"{path}.class") if "class" in entry else None,
+        operation_class=_member(entry, "class", path, OperationClass, "class; classes are"),
         refuse=_text(entry, "refuse", path) or "",
         kinds=kinds,
         table=None if table is None else table.lower(),
         expression=None if expression is None else expression.lower(),
         matches=_pattern(_text(entry, "matches", path), f"{path}.matches"),
         user=_text(entry, "user", path),
-        write_concern=_concern(entry, path),
+        write_concern=_member(
+            entry, "write_concern", path, WriteConcern, "write concern; they are"
+        ),
         apply_budget_s=_budget(entry, path),
         cache=_cache(entry, path),
     )
@@ -293,24 +299,15 @@ def _kinds(value: object, path: str) -> frozenset[Kind]:
     return frozenset(kinds)
 
 
-def _class(value: object, path: str) -> OperationClass:
-    try:
-        return OperationClass(str(value))
-    except ValueError:
-        known = ", ".join(known.value for known in OperationClass)
-        raise RulesError(path, f"{value!r} is no class; classes are {known}") from None
-
-
-def _concern(entry: dict[str, object], path: str) -> WriteConcern | None:
-    if "write_concern" not in entry:
+def _member(entry: dict[str, object], key: str, path: str, kind: type[E], what: str) -> E | None:
+    """Return a key's value as a member of an enum; ``what``: its name in the error."""
+    if key not in entry:
         return None
-    value = entry["write_concern"]
     try:
-        return WriteConcern(str(value))
+        return kind(str(entry[key]))
     except ValueError:
-        known = ", ".join(WriteConcern)
-        text = f"{value!r} is no write concern; they are {known}"
-        raise RulesError(f"{path}.write_concern", text) from None
+        text = f"{entry[key]!r} is no {what} {', '.join(kind)}"
+        raise RulesError(f"{path}.{key}", text) from None
 
 
 def _budget(entry: dict[str, object], path: str) -> float | None:

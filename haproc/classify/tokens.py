@@ -156,9 +156,9 @@ def _ends_a_value(token: Token | None) -> bool:
     return token.kind is not TokenKind.WORD or token.upper not in _BEFORE_A_VALUE
 
 
-def tokenize(sql: str, start: int = 0) -> Iterator[Token]:
-    """Yield the tokens of ``sql`` from ``start``; raises LexicalError if one cannot be read."""
-    position, length, before = start, len(sql), None
+def tokenize(sql: str) -> Iterator[Token]:
+    """Yield the tokens of ``sql``; raises LexicalError if one cannot be read."""
+    position, length, before = 0, len(sql), None
     match_at, kinds = _TOKEN.match, _KINDS
     hint_at, hints = 0, 0
     while position < length:
@@ -238,8 +238,10 @@ def literals(sql: str) -> Iterator[tuple[int, int]]:
 
 
 _ESCAPE = re.compile(
-    r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|([01][0-7][0-7])|(.))", re.DOTALL | re.ASCII
+    r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|([01][0-7][0-7])|(.))|''|\"\"",
+    re.DOTALL | re.ASCII,
 )
+"""An escape, or a doubled quote of either sort."""
 # The meaning of a letter behind a backslash; any other letter stands for itself.
 _LETTERS = {
     "0": "\0",
@@ -268,7 +270,7 @@ def _units(text: str) -> str:
         return text[tag:-tag]
     quote, inner = text[0], text[1:-1]
     if "\\" in inner:
-        return "".join(_unescaped(part, quote) for part in _parts(inner))
+        return _ESCAPE.sub(lambda match: _unescaped(match, quote), inner)
     return inner.replace(quote * 2, quote)
 
 
@@ -281,20 +283,10 @@ def adjacent(tokens: Sequence[Token], index: int) -> tuple[str, int]:
     return _paired("".join(parts)), index
 
 
-def _parts(inner: str) -> list[str]:
-    """Return the escapes of a text and the parts between them."""
-    parts, position = [], 0
-    for match in _ESCAPE.finditer(inner):
-        parts += [inner[position : match.start()], match.group()]
-        position = match.end()
-    return [*parts, inner[position:]]
-
-
-def _unescaped(part: str, quote: str) -> str:
-    match = _ESCAPE.fullmatch(part)
-    if match is None:
-        return part.replace(quote * 2, quote)
+def _unescaped(match: re.Match[str], quote: str) -> str:
     short, long, octal, letter = match.groups()
+    if match[0][0] != "\\":
+        return quote if match[0] == quote * 2 else match[0]
     if letter is not None:
         return _LETTERS.get(letter, letter)
     if octal is not None:

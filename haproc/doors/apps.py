@@ -14,7 +14,7 @@ from haproc.classify.rights import Role
 from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.doors.clients.about_door import AboutDoor, ClassifyDoor
-from haproc.doors.clients.answers import LINK_SECRET, Answers, StreamedAnswers
+from haproc.doors.clients.answers import LINK_SECRET
 from haproc.doors.clients.job_door import JobDoor, is_interactive, is_livys, no_sessions
 from haproc.doors.clients.rows_door import RowsDoor
 from haproc.doors.clients.session_door import SessionDoor
@@ -91,9 +91,7 @@ def client_app(
     registry = Registry(service, store, config, request_admission, metrics)
     app[REGISTRY] = registry
     texts = texts or Inline()
-    answers, streams = Answers(registry, cluster), StreamedAnswers(registry)
-    statements = StatementDoor(config, registry, answers, streams, texts, service, cluster)
-    app.add_routes(statements.routes())
+    app.add_routes(StatementDoor(config, registry, texts, service, cluster).routes())
     bodies = Shares.of(config.limits.spooled_bytes_max, config)
     spools = Spools(config.state_dir / "bodies" / cluster, bodies, config.limits)
     app[SPOOLS] = spools
@@ -117,16 +115,15 @@ def operator_app(
     status: StatusSource,
     metrics: Metrics,
     heartbeats: HeartbeatDoor,
-    forwarded: Forwarded | None = None,
+    forwarded: Forwarded,
     access: Access | None = None,
 ) -> web.Application:
     """Return the operator door's application: health for everybody, all else by role."""
     app = waiting_app(config, cluster, status, metrics, heartbeats, access)
     app.add_routes(PeerDoor(peers).routes())
     app.add_routes(QueueDoor(operators).routes())
-    if forwarded is not None:
-        bytes_max = config.limits.statement_body_bytes_max
-        app.add_routes(ForwardedDoor(forwarded, bytes_max).routes())
+    bytes_max = config.limits.statement_body_bytes_max
+    app.add_routes(ForwardedDoor(forwarded, bytes_max).routes())
     app.add_routes(DrainDoor(drains).routes())
     return app
 

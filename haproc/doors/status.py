@@ -83,7 +83,7 @@ class StatusDoor:
 
     async def cluster_status(self, request: web.Request) -> web.Response:
         """Answer with this HAProc's view of the ring."""
-        return json_response(dict(self._status.cluster_status()))
+        return json_response(self._status.cluster_status())
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Answer with the metrics in Prometheus' text format."""

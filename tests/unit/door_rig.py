@@ -43,6 +43,7 @@ from tests.unit.session_rig import Ring as SessionRing
 
 STATEMENTS = "/api/2.0/sql/statements"
 ARROW = {"Accept": "application/vnd.apache.arrow.stream"}
+SECRET = {"Authorization": "Bearer ring-secret"}
 WAIT_S = 10.0
 
 
@@ -121,18 +122,27 @@ class Rig:
     def url(self) -> str:
         return self.config.url(Address("127.0.0.1", self.listener.port))
 
+    async def ask(self, method: str, path: str, **sent: Any) -> tuple[int, Any]:
+        """Send a request; return the status of its answer, and the answer, which is JSON."""
+        async with self.http.request(method, self.url + path, **sent) as response:
+            return response.status, await response.json()
+
+    async def status_of(self, method: str, path: str, **sent: Any) -> int:
+        """Send a request and return the status of its answer."""
+        async with self.http.request(method, self.url + path, **sent) as response:
+            return response.status
+
     async def post(self, status: int = 200, /, **body: Any) -> dict[str, Any]:
         """Post a statement and return its JSON answer, which must have this status."""
-        async with self.http.post(self.url + STATEMENTS, json=body) as response:
-            answer: dict[str, Any] = await response.json()
-            assert response.status == status, answer
-            return answer
+        return await self._answer(status, "post", STATEMENTS, json=body)
 
     async def get(self, path: str, status: int = 200) -> dict[str, Any]:
-        async with self.http.get(self.url + path) as response:
-            answer: dict[str, Any] = await response.json()
-            assert response.status == status, answer
-            return answer
+        return await self._answer(status, "get", path)
+
+    async def _answer(self, status: int, *args: str, **sent: Any) -> dict[str, Any]:
+        got, answer = await self.ask(*args, **sent)
+        assert got == status, answer
+        return dict(answer)
 
 
 @contextlib.asynccontextmanager

@@ -6,10 +6,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
+import pytest
 from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.proto import base_pb2 as base
 from pyspark.sql.connect.session import SparkSession
 
+from haproc.classify.model import RefusedError
+from haproc.classify.plans.commands import read_plan
+from haproc.classify.plans.parsing import PlanReading, parse
+
+Program = Callable[[Any], Any]
 _SETTINGS = {
     "spark.connect.session.planCompression.threshold": "-1",
     "spark.connect.session.planCompression.defaultAlgorithm": "NONE",
@@ -111,7 +117,7 @@ def session() -> tuple[Any, Written]:
     return SparkSession(_Builder(channel), "user"), channel
 
 
-def recorded(program: Callable[[Any], Any]) -> Any:
+def recorded(program: Program) -> Any:
     """Return the last plan that a program sends; what it makes of the answer doesn't matter."""
     spark, channel = session()
     error: Exception | None = None
@@ -123,3 +129,16 @@ def recorded(program: Callable[[Any], Any]) -> Any:
     if not plans:
         raise AssertionError("no plan was sent") from error
     return plans[-1]
+
+
+def read(program: Program) -> PlanReading:
+    """Return the reading of the last plan that a program sends."""
+    return read_plan(parse(base.Plan, recorded(program).SerializeToString()))
+
+
+def refused(call: Callable[..., object], *args: Any) -> str:
+    """Return the class of the error with which a call is refused, with advice."""
+    with pytest.raises(RefusedError) as caught:
+        call(*args)
+    assert caught.value.hint
+    return caught.value.error_class

@@ -28,11 +28,14 @@ class Context:
     told = ""
     code = grpc.StatusCode.OK
 
+    def __init__(self, token: str | None = "t") -> None:
+        self._metadata = [] if token is None else [("authorization", f"Bearer {token}")]
+
     def peer(self) -> str:
-        return "ipv4:127.0.0.1:5000"
+        return "ipv6:%5B::1%5D:5000"
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
-        return [("authorization", "Bearer t")]
+        return self._metadata
 
     async def abort(self, code: grpc.StatusCode, message: str, metadata: object) -> None:
         self.told, self.code = message, code
@@ -46,11 +49,14 @@ class Left(Context):
         raise grpc.aio.InternalError('Failed "execute_batch"')
 
 
-def boundary_of(tmp_path: Path) -> Boundary:
+def boundary_of(tmp_path: Path, access: Access | None = None) -> Boundary:
+    """Return a boundary at which the server's id of a session names its user."""
     config = make_config(tmp_path, users=(User("ann", "t"),))
     gate = RequestAdmission(config, Metrics("demo", "a", ["READY"]))
-    admission = Access(config).clients()
-    return Boundary(admission, gate, lambda key: "s", lambda error: pytest.fail(str(error)))
+    admission = (access or Access(config)).clients()
+    return Boundary(
+        admission, gate, lambda key: key.user, lambda error: pytest.fail(str(error)), "a"
+    )
 
 
 @pytest.mark.parametrize(("rpc", "taken"), [("GetStatus", False), ("AnalyzePlan", True)])

@@ -49,16 +49,19 @@ def _sql(text: str) -> Any:
     return plan
 
 
+def _config(limits: Limits | None = None) -> Any:
+    connect = SimpleNamespace(statement_s=1.0)
+    return SimpleNamespace(reads=Reads(), limits=limits or Limits(), connect=connect)
+
+
 async def _read(
     request: bytes, texts: Texts | None = None, limits: Limits | None = None
 ) -> PlanRequest:
-    config: Any = SimpleNamespace(
-        reads=Reads(), limits=limits or Limits(), connect=SimpleNamespace(statement_s=1.0)
-    )
     behind: Any = SimpleNamespace(sessions=None)
     registry: Any = None
     call: Any = SimpleNamespace(user="alice")
-    return await Executing(config, behind, registry, texts or Inline())._read(call, request)
+    executing = Executing(_config(limits), behind, registry, texts or Inline())
+    return await executing._read(call, request)
 
 
 def _disguised(plan: bytes) -> bytes:
@@ -78,7 +81,7 @@ async def test_write_behind_numbers_that_make_it_rows_is_read_as_spark_reads_it(
     request = _disguised(_sql(_WRITE).SerializeToString())
     assert base.ExecutePlanRequest.FromString(request).plan == _sql(_WRITE)
     asked = await _read(request)
-    assert asked.does is Does.RUNS_SQL
+    assert asked.reading.does is Does.RUNS_SQL
     assert base.ExecutePlanRequest.FromString(asked.request).plan == _sql(_WRITE)
 
 
@@ -166,12 +169,9 @@ async def _ages(*, looked_for: bool, **metadata: str) -> list[float]:
             take_back=AsyncMock(return_value=False),
         )
         stack.push_async_callback(deliveries.aclose)
-        config: Any = SimpleNamespace(
-            reads=Reads(), limits=Limits(), connect=SimpleNamespace(statement_s=1.0)
-        )
         behind: Any = SimpleNamespace(sessions=None)
         registry: Any = None
-        service = ConnectService(config, behind, registry, Inline(), deliveries)
+        service = ConnectService(_config(), behind, registry, Inline(), deliveries)
         service._executing = SimpleNamespace(execute_plan=run)  # type: ignore[assignment]
         call: Any = SimpleNamespace(user="alice", names=Names("s", "i"), metadata=metadata)
         if looked_for:
@@ -235,7 +235,7 @@ async def test_large_plan_is_not_read_on_the_loop(compressed: bool) -> None:
         texts, request = Beside(), base.ExecutePlanRequest(session_id="s")
         request.plan.CopyFrom(sent)
         asked = await _read(request.SerializeToString(), texts)
-        assert (asked.does, texts.count) == (Does.QUERIES, beside)
+        assert (asked.reading.does, texts.count) == (Does.QUERIES, beside)
 
 
 def test_numbers_are_passed_over_and_texts_beside_them_are_not() -> None:
@@ -263,15 +263,14 @@ async def test_plan_of_too_many_expressions_is_refused(more: int, refused: bool)
     request.plan.CopyFrom(_one_of(LARGE_PLAN // 6))
     limits = Limits(statement_tokens_max=LARGE_PLAN // 6 + more)
     with pytest.raises(RefusedError, match="tokens_max") if refused else nullcontext():
-        assert (await _read(request.SerializeToString(), limits=limits)).does is Does.QUERIES
+        assert (
+            await _read(request.SerializeToString(), limits=limits)
+        ).reading.does is Does.QUERIES
 
 
 def _nowhere(behind: Any) -> Executing:
-    config: Any = SimpleNamespace(
-        reads=Reads(), limits=Limits(), connect=SimpleNamespace(statement_s=1.0)
-    )
     nobody: Any = None
-    return Executing(config, behind, nobody, Inline())
+    return Executing(_config(), behind, nobody, Inline())
 
 
 @pytest.mark.parametrize("still", [True, False])
@@ -291,7 +290,7 @@ async def test_view_counts_only_if_its_names_mean_once_it_is_made_what_the_rules
     member = session_rig.Ring().member()
     session = await member.sessions.enter("ada", "s1", create=True)
     executing = _nowhere(SimpleNamespace(sessions=member.sessions))
-    asked: Any = SimpleNamespace(kind=Kind.TEMPORARY_VIEW, plan=b"")
+    asked: Any = SimpleNamespace(reading=SimpleNamespace(kind=Kind.TEMPORARY_VIEW), plan=b"")
     request: Any = SimpleNamespace(id="r")
     permitted = Permitted(session, asked, request, lambda: bool(ran) and still)
     answer = executing._changed(permitted)
@@ -346,12 +345,9 @@ async def test_settings_are_asked_for_again_once_a_statement_may_have_changed_th
 
     spark: Any = SimpleNamespace(epoch=0, relay=SimpleNamespace(unary=unary))
     session.spark = spark
-    config: Any = SimpleNamespace(
-        reads=Reads(), limits=Limits(), connect=SimpleNamespace(statement_s=1.0)
-    )
     behind: Any = SimpleNamespace(sessions=member.sessions)
     nobody: Any = None
-    service = ConnectService(config, behind, nobody, Inline(), nobody)
+    service = ConnectService(_config(), behind, nobody, Inline(), nobody)
 
     async def told(**operation: Any) -> int:
         request = base.ConfigRequest()
@@ -386,16 +382,13 @@ async def test_request_came_when_its_call_did_however_long_its_session_was_adopt
     behind: Any = SimpleNamespace(
         sessions=None, decide=None, enter_session=AsyncMock(return_value=session)
     )
-    config: Any = SimpleNamespace(
-        reads=Reads(), limits=Limits(), connect=SimpleNamespace(statement_s=1.0)
-    )
     registry: Any = SimpleNamespace(having=having)
     call: Any = SimpleNamespace(
         user="alice", names=Names("s", ""), metadata={}, arrived_s=5.0, rights=UNBOUNDED
     )
     call.authorization = None
     request = base.ExecutePlanRequest(session_id="s", plan=_sql(_WRITE)).SerializeToString()
-    executing = Executing(config, behind, registry, Inline())
+    executing = Executing(_config(), behind, registry, Inline())
     with pytest.raises(RequestError):
         async for _ in executing.execute_plan(call, "op", request):
             pass

@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 from pyspark.sql.connect.client.retries import extract_retry_delay
 
-from haproc.config.model import Address, Connect
-from haproc.doors.connect.server import ConnectListener, Figures
+from haproc.config.model import Connect
 from haproc.ring.process import free_port
+from tests.unit.test_connect_server import listener
 
 CLIENTS = 4
 CLOSINGS = 4
@@ -23,10 +23,6 @@ CONNECTED_S = 60.0
 async def answer(request: bytes, context: Any) -> None:
     await asyncio.sleep(0.002)
     await context.write(request)
-
-
-async def nothing() -> None:
-    return
 
 
 class Asking(threading.Thread):
@@ -57,16 +53,8 @@ class Asking(threading.Thread):
 
 async def test_door_that_closes_under_calls_cancels_none() -> None:
     handlers = {"Ask": grpc.unary_stream_rpc_method_handler(answer)}
-    service = grpc.method_handlers_generic_handler("test.Service", handlers)
     port = free_port()
-    door = ConnectListener(
-        service,
-        Address("127.0.0.1", port),
-        Connect(),
-        serves=lambda: True,
-        figures=lambda: Figures({}, 0, 0),
-        end=nothing,
-    )
+    door = listener(port, Connect(), handlers=handlers)
     clients = [Asking(port) for _ in range(CLIENTS)]
     for client in clients:
         client.start()

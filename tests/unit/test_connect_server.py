@@ -20,13 +20,18 @@ from tests.certificates import Authority, Pair
 
 
 def listener(
-    port: int, settings: Connect, certificates: Certificates | None = None
+    port: int,
+    settings: Connect,
+    certificates: Certificates | None = None,
+    handlers: dict[str, grpc.RpcMethodHandler] | None = None,
 ) -> ConnectListener:
+    """Return a listener of ``test.Service``."""
+
     async def end() -> None:
         return
 
     return ConnectListener(
-        grpc.method_handlers_generic_handler("none", {}),
+        grpc.method_handlers_generic_handler("test.Service", handlers or {}),
         Address("127.0.0.1", port),
         settings,
         serves=lambda: True,

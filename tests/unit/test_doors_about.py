@@ -28,11 +28,10 @@ async def test_first_questions_are_answered_to_users_alone(
     async with door(tmp_path, users=USERS) as rig:
         # Airflow sends these headers, and no body.
         headers = {**ANN, "Content-Type": "application/json", "Accept": "application/json"}
-        async with rig.http.request(method, rig.url + path, headers=headers) as response:
-            check(method.lower(), path, response.status, await response.json())
-            assert response.status == 200
-        async with rig.http.request(method, rig.url + path) as response:
-            assert response.status == 401
+        got, answer = await rig.ask(method, path, headers=headers)
+        check(method.lower(), path, got, answer)
+        assert got == 200
+        assert await rig.status_of(method, path) == 401
 
 
 async def test_sdk_of_databricks_is_told_its_user_and_the_ring(tmp_path: Path) -> None:

@@ -56,10 +56,7 @@ async def test_access_without_a_users_token_answered_401(
 async def test_access_with_a_users_token(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS) as rig:
         for token in ("Bearer bob-token", "bearer  bob-token"):
-            async with rig.http.get(
-                rig.url + "/healthz", headers={"Authorization": token}
-            ) as response:
-                assert response.status == 200
+            assert await rig.status_of("get", "/healthz", headers={"Authorization": token}) == 200
 
 
 async def test_answers_of_a_haproc_out_of_service_name_its_state(tmp_path: Path) -> None:
@@ -91,20 +88,14 @@ async def test_admission_names_the_tokens_owner(tmp_path: Path) -> None:
 async def test_operator_door_health_open_and_peers_need_the_secret(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS, operator=True) as rig:
         for path in PATHS:
-            async with rig.http.get(rig.url + path) as response:
-                assert response.status == 200
+            assert await rig.status_of("get", path) == 200
         body = {"offset": 1, "operation_id": "x", "timeout_s": 1}
         for token, status in (("ann-token", 403), ("wrong", 401), ("ring-secret", 200)):
             headers = {"Authorization": f"Bearer {token}"}
             for path in ("/ha/v1/status", "/ha/v1/outcomes/3"):
-                async with rig.http.get(rig.url + path, headers=headers) as response:
-                    assert response.status == status
-            async with rig.http.post(
-                rig.url + "/ha/v1/apply", json=body, headers=headers
-            ) as response:
-                assert response.status == status
-        async with rig.http.post(rig.url + STATEMENTS, json={}) as response:
-            assert response.status == 404
+                assert await rig.status_of("get", path, headers=headers) == status
+            assert await rig.status_of("post", "/ha/v1/apply", json=body, headers=headers) == status
+        assert await rig.status_of("post", STATEMENTS, json={}) == 404
 
 
 async def test_readyz_follows_the_state(tmp_path: Path) -> None:
@@ -148,17 +139,16 @@ async def test_metrics_tell_requests_by_class_and_outcome(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("field", "afresh"), [("begin_with", False), ("statements", True)])
 async def test_session_opened_and_closed(tmp_path: Path, field: str, afresh: bool) -> None:
     async with door(tmp_path) as rig:
-        url = f"{rig.url}/api/ha/sessions/s1"
-        async with rig.http.put(url, json={field: ["USE sales"]}) as response:
-            assert await response.json() == {
-                "catalog": "spark_catalog",
-                "schema": "default",
-                "time_zone": "UTC",
-                "cluster": "a",
-            }
+        path = "/api/ha/sessions/s1"
+        _, answer = await rig.ask("put", path, json={field: ["USE sales"]})
+        assert answer == {
+            "catalog": "spark_catalog",
+            "schema": "default",
+            "time_zone": "UTC",
+            "cluster": "a",
+        }
         assert rig.service.sessions == {"s1": ("anonymous", ("USE sales",), afresh)}
-        async with rig.http.delete(url) as response:
-            assert (response.status, await response.json()) == (200, {})
+        assert await rig.ask("delete", path) == (200, {})
         assert rig.service.sessions == {}
 
 
@@ -178,12 +168,10 @@ async def test_session_opened_and_closed(tmp_path: Path, field: str, afresh: boo
 async def test_session_wrong_body_refused(
     tmp_path: Path, path: str, body: dict[str, Any], told: str
 ) -> None:
-    async with (
-        door(tmp_path) as rig,
-        rig.http.put(f"{rig.url}/api/ha/sessions/{path}", json=body) as response,
-    ):
-        assert response.status == 400
-        assert told in (await response.json())["message"]
+    async with door(tmp_path) as rig:
+        got, answer = await rig.ask("put", f"/api/ha/sessions/{path}", json=body)
+        assert got == 400
+        assert told in answer["message"]
 
 
 @pytest.mark.parametrize(
@@ -258,21 +246,20 @@ async def test_statement_malformed_body_answered_as_json(
             yield data
 
         for body in (data if len(data) < 1 << 20 else parts(), parts()):
-            async with rig.http.post(
-                rig.url + STATEMENTS, data=body, headers={"Content-Type": content_type}
-            ) as response:
-                assert response.status == status
-                assert (await response.json()).keys() == ERROR_FIELDS
+            got, answer = await rig.ask(
+                "post", STATEMENTS, data=body, headers={"Content-Type": content_type}
+            )
+            assert got == status
+            assert answer.keys() == ERROR_FIELDS
 
 
 async def test_number_of_too_many_digits_told_of_in_our_words(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         data = b'{"row_limit": ' + b"9" * 100_000 + b"}"
         headers = {"Content-Type": "application/json"}
-        async with rig.http.post(rig.url + STATEMENTS, data=data, headers=headers) as response:
-            answer = await response.json()
-            assert (response.status, answer["error_class"]) == (400, "HAPROC_BAD_REQUEST")
-            assert answer["message"] == "a number in the body has more than 4300 digits"
+        got, answer = await rig.ask("post", STATEMENTS, data=data, headers=headers)
+        assert (got, answer["error_class"]) == (400, "HAPROC_BAD_REQUEST")
+        assert answer["message"] == "a number in the body has more than 4300 digits"
 
 
 @pytest.mark.parametrize(
@@ -289,10 +276,9 @@ async def test_statement_body_that_says_something_twice_refused(
 ) -> None:
     async with door(tmp_path) as rig:
         headers = {"Content-Type": "application/json"}
-        async with rig.http.post(rig.url + STATEMENTS, data=data, headers=headers) as response:
-            answer = await response.json()
-            assert (response.status, answer["error_class"]) == (400, "HAPROC_BAD_REQUEST")
-            assert answer["message"] == f"'{name}' comes twice in one object"
+        got, answer = await rig.ask("post", STATEMENTS, data=data, headers=headers)
+        assert (got, answer["error_class"]) == (400, "HAPROC_BAD_REQUEST")
+        assert answer["message"] == f"'{name}' comes twice in one object"
         assert not rig.service.requests
 
 
@@ -302,9 +288,9 @@ async def test_access_with_two_tokens_refused(tmp_path: Path, operator: bool) ->
         tokens = ("ring-secret", "x") if operator else ("ann-token", "bob-token")
         headers = [("Authorization", f"Bearer {token}") for token in tokens]
         path = "/ha/v1/status" if operator else f"{STATEMENTS}/x"
-        async with rig.http.get(rig.url + path, headers=headers) as response:
-            assert response.status == 401
-            assert "several" in (await response.json())["message"]
+        got, answer = await rig.ask("get", path, headers=headers)
+        assert got == 401
+        assert "several" in answer["message"]
 
 
 @pytest.mark.parametrize(
@@ -314,9 +300,9 @@ async def test_statement_with_two_headers_of_a_name_refused(tmp_path: Path, name
     async with door(tmp_path) as rig:
         headers = [("Content-Type", "application/json"), (name, "one"), (name, "two")]
         data = b'{"statement": "SELECT 1"}'
-        async with rig.http.post(rig.url + STATEMENTS, data=data, headers=headers) as response:
-            assert response.status == 400
-            assert (await response.json())["message"] == f"there are several headers {name}"
+        got, answer = await rig.ask("post", STATEMENTS, data=data, headers=headers)
+        assert got == 400
+        assert answer["message"] == f"there are several headers {name}"
         assert not rig.service.requests
 
 
@@ -327,9 +313,9 @@ async def test_statement_with_an_encoding_that_is_not_undone_refused(
     async with door(tmp_path) as rig:
         headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
         data = b'{"statement": "SELECT 1"}'
-        async with rig.http.post(rig.url + STATEMENTS, data=data, headers=headers) as response:
-            assert response.status == 415
-            assert (await response.json())["error_class"] == "HAPROC_CONTENT_TYPE"
+        got, answer = await rig.ask("post", STATEMENTS, data=data, headers=headers)
+        assert got == 415
+        assert answer["error_class"] == "HAPROC_CONTENT_TYPE"
         assert not rig.service.requests
 
 
@@ -340,8 +326,7 @@ async def test_access_without_a_token_and_with_a_wrong_one_say_different_things(
         told = {}
         for given in ("", "Bearer wrong"):
             headers = {"Authorization": given} if given else {}
-            async with rig.http.get(rig.url + "/healthz", headers=headers) as response:
-                told[given] = await response.json()
+            _, told[given] = await rig.ask("get", "/healthz", headers=headers)
         assert "is needed" in told[""]["message"]
         assert "is not the token of a user" in told["Bearer wrong"]["message"]
         for answer in told.values():

@@ -21,9 +21,8 @@ ANNS = {"Authorization": "Bearer token-of-ann"}
 async def test_statement_is_told_of_to_the_user_that_asks(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS) as rig:
         body = {"statement": "DELETE FROM t", "schema": "s", "tree": True}
-        async with rig.http.post(rig.url + PATH, json=body, headers=ANNS) as response:
-            answer = await response.json()
-            check("post", PATH, response.status, answer)
+        got, answer = await rig.ask("post", PATH, json=body, headers=ANNS)
+        check("post", PATH, got, answer)
         assert answer == {"statement": "DELETE FROM t", "rule": "ann", "tree": ["Project"]}
         assert rig.service.requests == []
 
@@ -31,8 +30,7 @@ async def test_statement_is_told_of_to_the_user_that_asks(tmp_path: Path) -> Non
 async def test_what_is_no_statement_is_refused(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         for body in ({}, {"statement": 1}, {"statement": "SELECT 1", "wait": 1}):
-            async with rig.http.post(rig.url + PATH, json=body) as response:
-                assert response.status == 400
+            assert await rig.status_of("post", PATH, json=body) == 400
 
 
 @pytest.mark.parametrize("json_wanted", [True, False])

@@ -39,11 +39,9 @@ async def test_write_concern_is_a_field_or_a_header(
     body = {"statement": "INSERT", "write_concern": field}
     query = f"?write_concern={field}" if field is not None else ""
     async with door(tmp_path) as rig:
-        async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
-            assert response.status == 200
-        url = f"{rig.url}/api/ha/tables/t/rows{query}"
-        async with rig.http.post(url, data=BODY, headers={**ROWS, **headers}) as response:
-            assert response.status == 200, await response.text()
+        assert await rig.status_of("post", STATEMENTS, json=body, headers=headers) == 200
+        path, headers = f"/api/ha/tables/t/rows{query}", {**ROWS, **headers}
+        assert await rig.status_of("post", path, data=BODY, headers=headers) == 200
         assert concerns(rig) == [rows.write_concern for rows in rig.service.rows] == [asked]
 
 
@@ -51,12 +49,11 @@ async def test_write_concern_that_there_is_not_is_refused(tmp_path: Path) -> Non
     headers = {"HAProc-Write-Concern": "most"}
     async with door(tmp_path) as rig:
         json = {"statement": "INSERT"}
-        async with rig.http.post(rig.url + STATEMENTS, json=json, headers=headers) as response:
-            assert response.status == 400
-            assert "known values: one, majority, all" in (await response.json())["hint"]
-        url = f"{rig.url}/api/ha/tables/t/rows"
-        async with rig.http.post(url, data=BODY, headers={**ROWS, **headers}) as response:
-            assert response.status == 400
+        got, answer = await rig.ask("post", STATEMENTS, json=json, headers=headers)
+        assert got == 400
+        assert "known values: one, majority, all" in answer["hint"]
+        path, headers = "/api/ha/tables/t/rows", {**ROWS, **headers}
+        assert await rig.status_of("post", path, data=BODY, headers=headers) == 400
         assert rig.service.requests == [] and rig.service.rows == []
 
 
@@ -89,9 +86,8 @@ async def test_rows_under_way_with_another_concern_are_waited_for(tmp_path: Path
         rig.service.table["t"] = Canned(hold=hold)
 
         async def send(query: str) -> int:
-            url = f"{rig.url}/api/ha/tables/t/rows?request_id=r{query}"
-            async with rig.http.post(url, data=BODY, headers=ROWS) as response:
-                return response.status
+            path = f"/api/ha/tables/t/rows?request_id=r{query}"
+            return await rig.status_of("post", path, data=BODY, headers=ROWS)
 
         first = asyncio.ensure_future(send(""))
         await rig.service.started.wait()

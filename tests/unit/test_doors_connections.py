@@ -223,20 +223,13 @@ async def test_client_that_takes_nothing_of_its_answer_is_cut_off(
                     await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ("Expect: miracles\r\nContent-Length: 2\r\n", b"417"),
-    ],
-)
-async def test_header_that_aiohttp_refuses_answered_as_json(
-    tmp_path: Path, headers: str, status: bytes
-) -> None:
+async def test_header_that_aiohttp_refuses_answered_as_json(tmp_path: Path) -> None:
+    headers = "Expect: miracles\r\nContent-Length: 2\r\n"
     async with door(tmp_path) as rig:
         head = f"POST {STATEMENTS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         async with connection(rig, f"{head}{headers}\r\n{{}}".encode()) as (reader, _):
             told, _, body = (await rest_of(reader)).partition(b"\r\n\r\n")
-        assert told.split()[1] == status, told
+        assert told.split()[1] == b"417", told
         assert json.loads(body).keys() == ERROR_FIELDS
         assert b"miracles" not in body
 

@@ -141,8 +141,8 @@ async def test_link_to_a_result_needs_no_token_and_opens_nothing_else(tmp_path: 
     async with door(tmp_path, users=(User("ann", "ann-token"), User("bob", "bob-token"))) as rig:
         body = {"statement": "SELECT 1", "disposition": "EXTERNAL_LINKS"}
         headers = {"Authorization": "Bearer ann-token"}
-        async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
-            link = (await response.json())["result"]["external_links"][0]["external_link"]
+        _, answer = await rig.ask("post", STATEMENTS, json=body, headers=headers)
+        link = answer["result"]["external_links"][0]["external_link"]
         for shown in ({}, {"Authorization": "Bearer bob-token"}):
             async with rig.http.get(link, headers=shown) as response:
                 assert (response.status, await response.json()) == (200, [["1"]])

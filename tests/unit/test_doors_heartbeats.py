@@ -16,11 +16,10 @@ import uvloop
 from haproc.doors.operators.peers import BODY_BYTES_MAX
 from haproc.membership.connections import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
 from haproc.membership.state import Beat, ClusterReport, PeerMessage, State
-from tests.unit.door_rig import STATEMENTS, Rig, door
+from tests.unit.door_rig import SECRET, STATEMENTS, Rig, door
 
 BEAT = Beat("b", "2", 7, ("a", "c"), True, State.READY)
 REPORT = ClusterReport("b", "2", 7, State.RECOVERING, "2026-01-01T00:00:00.000Z", 5, 9, 3)
-SECRET = {"Authorization": "Bearer ring-secret"}
 WAIT_S = 10
 
 
@@ -161,9 +160,9 @@ async def test_wrong_body_refused_with_the_reason_on_both_ways(
     message = BEAT if path == HEARTBEAT_PATH else REPORT
     body = change(body_of(message))
     async with door(tmp_path, operator=True) as rig:
-        async with rig.http.post(rig.url + path, json=body, headers=SECRET) as response:
-            assert response.status == 400
-            assert told in (await response.json())["message"]
+        got, answer = await rig.ask("post", path, json=body, headers=SECRET)
+        assert got == 400
+        assert told in answer["message"]
         line = await Line.to(rig)
         assert b" 400 " in await line.ask(written(path, body))
         assert told.encode() in await line.ask(b"", b"}")
@@ -186,8 +185,7 @@ async def test_malformed_or_large_body_refused(tmp_path: Path, body: bytes) -> N
 async def test_client_door_takes_no_heartbeats(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         for path in (HEARTBEAT_PATH, REPORT_PATH):
-            async with rig.http.post(rig.url + path, json={}, headers=SECRET) as response:
-                assert response.status == 404
+            assert await rig.status_of("post", path, json={}, headers=SECRET) == 404
         assert (await rig.get(STATEMENTS, 405))["error_class"] == "HAPROC_METHOD_NOT_ALLOWED"
 
 

@@ -17,17 +17,9 @@ from haproc.config.sections import User, digest_of
 from haproc.failure import refused
 from tests.unit.door_rig import Rig, door
 from tests.unit.test_doors_openapi import check
+from tests.unit.test_doors_queue import ask
 
-SECRET = {"Authorization": "Bearer ring-secret"}
 JOIN = {"peer": "host-d:8090", "client_url": "http://host-d:8080"}
-
-
-async def ask(
-    rig: Rig, method: str, path: str, body: Any = None, headers: Any = SECRET
-) -> tuple[int, Any]:
-    url = rig.url + path
-    async with rig.http.request(method, url, json=body, headers=headers) as response:
-        return response.status, await response.json()
 
 
 async def test_members_doors_answer_as_described(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ async def test_answers_of_statements_are_as_described(
         check("get", one, 200, await rig.get(f"{STATEMENTS}/r"))
         chunk = await rig.get(f"{STATEMENTS}/r/result/chunks/0")
         check("get", one + "/result/chunks/{chunk_index}", 200, chunk)
-        async with rig.http.post(f"{rig.url}{STATEMENTS}/r/cancel") as response:
-            check("post", one + "/cancel", 200, await response.json())
+        _, answer = await rig.ask("post", f"{STATEMENTS}/r/cancel")
+        check("post", one + "/cancel", 200, answer)
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,9 @@ async def test_answers_of_limits_and_access_are_as_described(tmp_path: Path) -> 
             check("post", STATEMENTS, 429, await rig.post(429, statement="SELECT 1"))
     async with door(tmp_path, users=(User("ann", "ann-token"),)) as rig:
         for method, path in routes(rig.app):
-            url = rig.url + re.sub(r"{\w+}", "1", path)
-            async with rig.http.request(method, url) as response:
-                check(method, path, response.status, await response.json())
-                assert response.status == (404 if "link_secret" in path else 401)
+            got, answer = await rig.ask(method, re.sub(r"{\w+}", "1", path))
+            check(method, path, got, answer)
+            assert got == (404 if "link_secret" in path else 401)
 
 
 def _registry() -> Any:
@@ -91,18 +90,17 @@ async def test_answers_of_the_other_doors_are_as_described(tmp_path: Path) -> No
         for path in ("/healthz", "/readyz", "/clusterStatus", "/openapi.json"):
             check("get", path, 200, await rig.get(path))
         url = "/api/ha/sessions/{session_id}"
-        async with rig.http.put(rig.url + "/api/ha/sessions/s", json={}) as response:
-            check("put", url, response.status, await response.json())
-        async with rig.http.delete(rig.url + "/api/ha/sessions/s") as response:
-            check("delete", url, response.status, await response.json())
+        got, answer = await rig.ask("put", "/api/ha/sessions/s", json={})
+        check("put", url, got, answer)
+        got, answer = await rig.ask("delete", "/api/ha/sessions/s")
+        check("delete", url, got, answer)
         await _check_rows(rig)
 
 
 async def _check_rows(rig: Rig) -> None:
-    url = rig.url + "/api/ha/tables/t/rows"
     headers = {"Content-Type": "application/vnd.apache.arrow.stream"}
     for column in ("n", "x"):
         data = stream_of(pa.table({column: pa.array([1], pa.int32())}))
-        async with rig.http.post(url, data=data, headers=headers) as response:
-            check("post", "/api/ha/tables/{table}/rows", response.status, await response.json())
-            assert response.status == (200 if column == "n" else 400)
+        got, answer = await rig.ask("post", "/api/ha/tables/t/rows", data=data, headers=headers)
+        check("post", "/api/ha/tables/{table}/rows", got, answer)
+        assert got == (200 if column == "n" else 400)

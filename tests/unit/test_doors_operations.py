@@ -31,11 +31,10 @@ async def test_operations_are_a_page_with_its_bounds(tmp_path: Path) -> None:
 async def test_archived_is_told(tmp_path: Path) -> None:
     archive = CannedArchive()
     async with door(tmp_path, users=USERS, archive=archive, archives="archive") as rig:
-        url = rig.url + PATH + "/archived"
-        async with rig.http.post(url, json={"below": 7}, headers=THE_ARCHIVES) as response:
-            assert (response.status, await response.json()) == (200, {"below": 7})
-        async with rig.http.post(url, json={}, headers=THE_ARCHIVES) as response:
-            assert response.status == 400
+        path, headers = PATH + "/archived", THE_ARCHIVES
+        answered = await rig.ask("post", path, json={"below": 7}, headers=headers)
+        assert answered == (200, {"below": 7})
+        assert await rig.status_of("post", path, json={}, headers=headers) == 400
     assert archive.below == [7]
 
 
@@ -44,21 +43,18 @@ async def test_operations_are_for_nobody_else(tmp_path: Path) -> None:
     headers = {"Authorization": "Bearer token-of-ann"}
     for allowed in ("archive", None):
         async with door(tmp_path, users=USERS, archive=archive, archives=allowed) as rig:
-            async with rig.http.get(rig.url + PATH, headers=headers) as response:
-                assert response.status == 403
-            url = rig.url + PATH + "/archived"
-            async with rig.http.post(url, json={"below": 1}, headers=headers) as response:
-                assert response.status == 403
-    async with door(tmp_path, archive=archive) as rig, rig.http.get(rig.url + PATH) as response:
-        assert response.status == 403  # anonymous, where nobody is named
+            assert await rig.status_of("get", PATH, headers=headers) == 403
+            path, body = PATH + "/archived", {"below": 1}
+            assert await rig.status_of("post", path, json=body, headers=headers) == 403
+    async with door(tmp_path, archive=archive) as rig:
+        assert await rig.status_of("get", PATH) == 403  # anonymous, where nobody is named
     assert (archive.asked, archive.below) == ([], [])
 
 
 async def test_operations_refuse_what_is_no_page(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS, archives="archive") as rig:
         for query in ("from=-1", "rows=0", "rows=50001", "to=3"):
-            async with rig.http.get(f"{rig.url}{PATH}?{query}", headers=THE_ARCHIVES) as response:
-                assert response.status == 400
+            assert await rig.status_of("get", f"{PATH}?{query}", headers=THE_ARCHIVES) == 400
 
 
 def test_archive_of_a_user_who_is_not_there_is_refused(tmp_path: Path) -> None:

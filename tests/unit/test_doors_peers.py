@@ -23,7 +23,7 @@ from haproc.membership.peers import (
 )
 from haproc.membership.state import State
 from haproc.sessions.journal import SqlEntry
-from tests.unit.door_rig import Rig, door, make_config
+from tests.unit.door_rig import SECRET, door, make_config
 from tests.unit.session_rig import Ring
 from tests.unit.test_doors_openapi import check
 
@@ -124,54 +124,38 @@ async def test_peers_nonsense_answer_is_unavailable(tmp_path: Path, answer: byte
 )
 async def test_peers_wrong_apply_body_refused(tmp_path: Path, body: dict[str, object]) -> None:
     async with door(tmp_path, operator=True) as rig:
-        assert await _apply(rig, body) == 400
+        assert await rig.status_of("post", "/ha/v1/apply", json=body, headers=SECRET) == 400
         assert rig.peers.asked == []
 
 
 @pytest.mark.parametrize("query", ["", "timeout_s=x", "timeout_s=0", "timeout_s=1&more=1"])
 async def test_peers_wrong_progress_query_refused(tmp_path: Path, query: str) -> None:
     async with door(tmp_path, operator=True) as rig:
-        headers = {"Authorization": "Bearer ring-secret"}
-        url = f"{rig.url}/ha/v1/progress?{query}"
-        async with rig.http.get(url, headers=headers) as response:
-            assert response.status == 400
-        async with rig.http.get(f"{rig.url}/ha/v1/progress?timeout_s=1") as response:
-            assert response.status == 401
+        assert await rig.status_of("get", f"/ha/v1/progress?{query}", headers=SECRET) == 400
+        assert await rig.status_of("get", "/ha/v1/progress?timeout_s=1") == 401
         assert rig.peers.seen == []
 
 
 async def test_peers_wrong_offset_of_an_outcome_refused(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
-        headers = {"Authorization": "Bearer ring-secret"}
-        async with rig.http.get(f"{rig.url}/ha/v1/outcomes/x", headers=headers) as response:
-            assert response.status == 400
-
-
-async def _apply(rig: Rig, body: dict[str, object]) -> int:
-    headers = {"Authorization": "Bearer ring-secret"}
-    async with rig.http.post(rig.url + "/ha/v1/apply", json=body, headers=headers) as response:
-        return response.status
+        assert await rig.status_of("get", "/ha/v1/outcomes/x", headers=SECRET) == 400
 
 
 async def test_operators_see_and_close_sessions(tmp_path: Path) -> None:
     member = Ring().member("a")
     session = await member.sessions.enter("ann", "s/1", create=True)
     await member.sessions.record(session, SqlEntry("CREATE TEMPORARY VIEW v AS SELECT 1"))
-    headers = {"Authorization": "Bearer ring-secret"}
     async with door(tmp_path, operator=True, sessions=member.listing) as rig:
-        url = rig.url + "/ha/v1/sessions"
-        async with rig.http.get(url, headers=headers) as response:
-            told = await response.json()
-            check("get", "/ha/v1/sessions", response.status, told)
+        url = "/ha/v1/sessions"
+        got, told = await rig.ask("get", url, headers=SECRET)
+        check("get", url, got, told)
         (shown,) = told["sessions"]
         assert (told["total"], shown["user"], shown["session_id"]) == (1, "ann", "s/1")
         assert (shown["owner"], shown["steps"], shown["adoptions"]) == ("a", 1, 0)
         for status in (200, 404):
             body = {"user": "ann", "session_id": "s/1"}
-            async with rig.http.post(url + "/close", json=body, headers=headers) as response:
-                assert response.status == status
-                check("post", "/ha/v1/sessions/close", status, await response.json())
-        async with rig.http.get(url + "?limit=0", headers=headers) as response:
-            assert response.status == 400
-        async with rig.http.get(url) as response:
-            assert response.status == 401
+            got, answer = await rig.ask("post", url + "/close", json=body, headers=SECRET)
+            assert got == status
+            check("post", url + "/close", status, answer)
+        assert await rig.status_of("get", url + "?limit=0", headers=SECRET) == 400
+        assert await rig.status_of("get", url) == 401

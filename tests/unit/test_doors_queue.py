@@ -14,10 +14,9 @@ from haproc.cli import queue
 from haproc.cli.main import _parser
 from haproc.config.model import Address, Config
 from haproc.failure import ErrorClass, refused
-from tests.unit.door_rig import Rig, door
+from tests.unit.door_rig import SECRET, Rig, door
 from tests.unit.test_doors_openapi import check
 
-SECRET = {"Authorization": "Bearer ring-secret"}
 CASES: list[tuple[str, str, str, Any]] = [
     ("get", "/ha/v1/queue", "/ha/v1/queue?start=3&limit=5", None),
     ("get", "/ha/v1/queue/{offset}", "/ha/v1/queue/7", None),
@@ -65,8 +64,7 @@ CASES: list[tuple[str, str, str, Any]] = [
 async def ask(
     rig: Rig, method: str, path: str, body: Any = None, headers: dict[str, str] = SECRET
 ) -> tuple[int, Any]:
-    async with rig.http.request(method, rig.url + path, json=body, headers=headers) as response:
-        return response.status, await response.json()
+    return await rig.ask(method, path, json=body, headers=headers)
 
 
 @pytest.mark.parametrize(("method", "path", "asked", "body"), CASES)

@@ -24,7 +24,7 @@ from haproc.route import forward
 from haproc.route.forward import BrokenPiecesError, HttpForwarding
 from haproc.route.model import Freshness, Request, SentSql
 from tests.unit.canned import Canned, chunks_of
-from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, Rig, door, make_config
+from tests.unit.door_rig import ARROW, SECRET, STATEMENTS, WAIT_S, Rig, door, make_config
 
 TABLES = [pa.table({"n": pa.array(range(i * 10, i * 10 + 10), pa.int64())}) for i in range(3)]
 
@@ -278,13 +278,11 @@ async def test_peers_query_that_cannot_be_read_is_refused(
 ) -> None:
     body = {"request_id": "r", "statement": "SELECT 1", "user": "u", "needed": 1, "timeout_s": 1}
     async with door(tmp_path, operator=True) as rig:
-        headers = {"Authorization": f"Bearer {rig.config.secret}"}
-        url = rig.url + "/ha/v1/query"
-        async with rig.http.post(url, json={**body, **change}, headers=headers) as response:
-            assert response.status == 400
-            assert told in (await response.json())["message"]
-        async with rig.http.post(url, json=body) as response:
-            assert response.status == 401
+        path = "/ha/v1/query"
+        got, answer = await rig.ask("post", path, json={**body, **change}, headers=SECRET)
+        assert got == 400
+        assert told in answer["message"]
+        assert await rig.status_of("post", path, json=body) == 401
         assert rig.service.requests == []
 
 

@@ -283,8 +283,7 @@ def test_read_damaged_stream_refused_or_read(noise: bytes, at: int) -> None:
             assert error.problems
 
 
-def rows_url(rig: Rig, query: str = "", table: str = "main.db.t") -> str:
-    return f"{rig.url}/api/ha/tables/{table}/rows{query}"
+TO_T = "/api/ha/tables/t/rows"
 
 
 async def test_rows_appended_as_one_operation(tmp_path: Path) -> None:
@@ -293,20 +292,21 @@ async def test_rows_appended_as_one_operation(tmp_path: Path) -> None:
         query = "?request_id=r1&timeout_s=2.5&age_s=9&catalog=c&schema=s"
         outcomes = {"a": "applied", "b": "queued"}
         rig.service.table["main.db.t"] = dataclasses.replace(WRITE, outcomes=outcomes)
-        async with rig.http.post(rows_url(rig, query), data=data, headers=ROWS) as response:
-            assert response.status == 200
-            assert await response.json() == {
-                "statement_id": "r1",
-                "status": {"state": "SUCCEEDED"},
-                "ha": {
-                    "cluster": "a",
-                    "class": "asynchronous",
-                    "log_offset": 7,
-                    "outcomes": {"a": "applied", "b": "queued"},
-                    "affected_rows": 2,
-                    "after_offset": 8,
-                },
-            }
+        path = f"/api/ha/tables/main.db.t/rows{query}"
+        got, answer = await rig.ask("post", path, data=data, headers=ROWS)
+        assert got == 200
+        assert answer == {
+            "statement_id": "r1",
+            "status": {"state": "SUCCEEDED"},
+            "ha": {
+                "cluster": "a",
+                "class": "asynchronous",
+                "log_offset": 7,
+                "outcomes": {"a": "applied", "b": "queued"},
+                "affected_rows": 2,
+                "after_offset": 8,
+            },
+        }
         request = rig.service.rows[0]
         assert (request.catalog, request.schema) == ("c", "s")
         assert request.statement == SentRows("main.db.t", data)
@@ -346,16 +346,11 @@ async def test_rows_refused(
 ) -> None:
     limits = Limits(operation_bytes_max=100_000, staged_bytes_max=100_000)
     async with door(tmp_path, limits=limits) as rig:
-        async with rig.http.post(rows_url(rig, query), data=data, headers=headers) as response:
-            answer = await response.json()
-            assert (response.status, answer["kind"]) == (status, "refused")
-            assert told in answer["message"]
+        path = f"/api/ha/tables/main.db.t/rows{query}"
+        got, answer = await rig.ask("post", path, data=data, headers=headers)
+        assert (got, answer["kind"]) == (status, "refused")
+        assert told in answer["message"]
         assert not rig.service.rows
-
-
-async def _status(post: Any, data: bytes) -> int:
-    async with post(data=data) as response:
-        return int(response.status)
 
 
 async def test_rows_client_gone_append_goes_on(tmp_path: Path) -> None:
@@ -363,15 +358,14 @@ async def test_rows_client_gone_append_goes_on(tmp_path: Path) -> None:
         hold = asyncio.Event()
         rig.service.table["t"] = Canned(ONE.chunks, OperationClass.ASYNCHRONOUS, hold=hold)
         data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
-        url = rows_url(rig, "?request_id=r1", "t")
-        post = partial(rig.http.post, url, headers=ROWS)
-        task = asyncio.create_task(_status(post, data))
+        post = partial(rig.status_of, "post", f"{TO_T}?request_id=r1", headers=ROWS)
+        task = asyncio.create_task(post(data=data))
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        again = asyncio.create_task(_status(post, data))
+        again = asyncio.create_task(post(data=data))
         other = stream_of(pa.table({"n": pa.array([2], pa.int32())}))
-        assert await _status(post, other) == 409
+        assert await post(data=other) == 409
         hold.set()
         assert await again == 200
         # The repetition attached to it, or came after it: then the service knows the id.
@@ -387,8 +381,8 @@ async def test_rows_of_a_client_that_left_fail_without_a_trace_of_asyncio(
     async with door(tmp_path) as rig:
         error = RequestError(FailureKind.APPLICATION, "no", error_class="X")
         rig.service.table["t"] = Canned(hold=hold, error=error)
-        post = partial(rig.http.post, f"{rig.url}/api/ha/tables/t/rows", headers=ROWS)
-        task = asyncio.create_task(_status(post, data))
+        post = partial(rig.status_of, "post", TO_T, headers=ROWS)
+        task = asyncio.create_task(post(data=data))
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
         gate = rig.app[REGISTRY].request_admission
         task.cancel()
@@ -407,12 +401,11 @@ async def test_rows_under_way_are_found_by_their_id_and_count_once(tmp_path: Pat
         hold = asyncio.Event()
         rig.service.table["t"] = dataclasses.replace(WRITE, hold=hold)
         data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
-        post = partial(rig.http.post, rows_url(rig, "?request_id=r1", "t"), headers=ROWS)
-        asking = [asyncio.create_task(_status(post, data)) for _ in range(3)]
+        post = partial(rig.status_of, "post", f"{TO_T}?request_id=r1", headers=ROWS)
+        asking = [asyncio.create_task(post(data=data)) for _ in range(3)]
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
         assert (await rig.get(f"{STATEMENTS}/r1"))["status"] == {"state": "RUNNING"}
-        async with rig.http.post(f"{rig.url}{STATEMENTS}/r1/cancel") as response:
-            assert response.status == 200  # a write goes on
+        assert await rig.status_of("post", f"{STATEMENTS}/r1/cancel") == 200  # a write goes on
         hold.set()
         assert await asyncio.gather(*asking) == [200, 200, 200]
         assert rig.service.finished == ["r1"]
@@ -427,10 +420,10 @@ async def test_rows_over_a_limit_wait_for_nobody(tmp_path: Path) -> None:
         hold = asyncio.Event()
         rig.service.table["t"] = dataclasses.replace(WRITE, hold=hold)
         data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
-        post = partial(rig.http.post, rows_url(rig, "", "t"), headers=ROWS)
-        asking = asyncio.create_task(_status(post, data))
+        post = partial(rig.status_of, "post", TO_T, headers=ROWS)
+        asking = asyncio.create_task(post(data=data))
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
-        assert await _status(post, data) == 429
+        assert await post(data=data) == 429
         hold.set()
         assert await asking == 200
         text = rig.metrics.text().decode()

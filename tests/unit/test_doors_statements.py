@@ -203,9 +203,8 @@ async def test_cancel_query_cancels_it_and_of_a_write_it_says_what_became(
         rig.service.table["WRITE"] = Canned(ONE.chunks, OperationClass.ASYNCHRONOUS, hold=hold)
         for name in ("SLOW", "WRITE"):
             await rig.post(statement=name, wait_timeout="0s", request_id=name)
-            async with rig.http.post(f"{rig.url}{STATEMENTS}/{name}/cancel") as response:
-                assert response.status == 200
-                told[name] = await response.json()
+            got, told[name] = await rig.ask("post", f"{STATEMENTS}/{name}/cancel")
+            assert got == 200
             rig.service.fate = fate
         assert told["SLOW"] == {"became": "canceled"}
         assert told["WRITE"] == {"became": fate, "log_offset": 7, "message": "told"}
@@ -218,10 +217,9 @@ async def test_cancel_query_cancels_it_and_of_a_write_it_says_what_became(
             assert status["state"] == "RUNNING"
             hold.set()
             await until(lambda: rig.service.finished == ["WRITE"])
-        async with rig.http.post(f"{rig.url}{STATEMENTS}/WRITE/cancel") as response:
-            assert (await response.json())["became"] == "ended"
-        async with rig.http.post(f"{rig.url}{STATEMENTS}/nothing/cancel") as response:
-            assert response.status == 404
+        _, answer = await rig.ask("post", f"{STATEMENTS}/WRITE/cancel")
+        assert answer["became"] == "ended"
+        assert await rig.status_of("post", f"{STATEMENTS}/nothing/cancel") == 404
 
 
 async def test_client_gone_query_cancelled_and_write_goes_on(tmp_path: Path) -> None:
@@ -275,8 +273,7 @@ async def test_repeat_other_request_or_delivery_conflicts(tmp_path: Path) -> Non
         assert other["error_class"] == "HAPROC_REQUEST_ID_REUSED" and other["kind"] == "refused"
         await rig.post(409, statement="SELECT 1", request_id="r1", format="ARROW_STREAM")
         body = {"statement": "SELECT 2", "request_id": "r1"}
-        async with rig.http.post(rig.url + STATEMENTS, json=body, headers=ARROW) as response:
-            assert response.status == 409
+        assert await rig.status_of("post", STATEMENTS, json=body, headers=ARROW) == 409
 
 
 async def test_repeat_after_availability_failure_runs_anew(tmp_path: Path) -> None:
@@ -332,14 +329,12 @@ async def test_statement_of_another_user_is_unknown(tmp_path: Path) -> None:
         ann = {"Authorization": "Bearer ann-token"}
         bob = {"Authorization": "Bearer bob-token"}
         body = {"statement": "SELECT 1", "request_id": "r1"}
-        async with rig.http.post(rig.url + STATEMENTS, json=body, headers=ann) as response:
-            assert response.status == 200
+        assert await rig.status_of("post", STATEMENTS, json=body, headers=ann) == 200
         assert rig.service.requests[0].user == "ann"
         for headers, status in ((ann, 200), (bob, 404), ({}, 401)):
-            async with rig.http.get(f"{rig.url}{STATEMENTS}/r1", headers=headers) as response:
-                assert response.status == status
-        async with rig.http.post(rig.url + STATEMENTS, json=body, headers=bob) as response:
-            assert response.status == 200  # another one, of his own
+            assert await rig.status_of("get", f"{STATEMENTS}/r1", headers=headers) == status
+        # Another one, of his own.
+        assert await rig.status_of("post", STATEMENTS, json=body, headers=bob) == 200
         assert [request.user for request in rig.service.requests] == ["ann", "bob"]
 
 

@@ -141,10 +141,9 @@ async def test_rows_of_unknown_outcome_told_by_their_id(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         await unknown(rig)
         for query, status in (("", OUTCOME_UNKNOWN), ("?request_id=r1", 503)):
-            url = f"{rig.url}/api/ha/tables/t/rows{query}"
-            async with rig.http.post(url, data=data, headers=headers) as response:
-                answer = await response.json()
-                assert response.status == status
+            path = f"/api/ha/tables/t/rows{query}"
+            got, answer = await rig.ask("post", path, data=data, headers=headers)
+            assert got == status
             assert answer["statement_id"] == rig.service.rows[-1].id
 
 
@@ -183,12 +182,11 @@ async def test_write_of_another_door_is_found_for_its_user_alone(tmp_path: Path)
         rig.service.written["ann", "r1"] = Request("x", SentSql("W"), "")
         for name, status in (("ann", 200), ("bob", 404)):
             headers = {"Authorization": f"Bearer {name}-token"}
-            async with rig.http.get(f"{rig.url}{STATEMENTS}/r1", headers=headers) as response:
-                assert response.status == status
+            assert await rig.status_of("get", f"{STATEMENTS}/r1", headers=headers) == status
         body = {"statement": "INSERT", "request_id": "r1"}
         headers = {"Authorization": "Bearer ann-token"}
-        async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
-            assert response.status == 200  # the log tells whether it is the same
+        # The log tells whether it is the same.
+        assert await rig.status_of("post", STATEMENTS, json=body, headers=headers) == 200
         assert rig.service.requests[-1].statement == SentSql("INSERT")
 
 
@@ -199,12 +197,10 @@ async def test_ids_belong_to_their_users(tmp_path: Path) -> None:
         for name in ("ann", "bob"):
             headers = {"Authorization": f"Bearer {name}-token"}
             body = {"statement": f"SELECT '{name}'", "request_id": "r1"}
-            async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
-                assert response.status == 200
-            url = f"{rig.url}/api/ha/tables/{name}/rows?request_id=r1"
+            assert await rig.status_of("post", STATEMENTS, json=body, headers=headers) == 200
+            path = f"/api/ha/tables/{name}/rows?request_id=r1"
             headers["Content-Type"] = "application/vnd.apache.arrow.stream"
-            async with rig.http.post(url, data=data, headers=headers) as response:
-                assert response.status == 200
+            assert await rig.status_of("post", path, data=data, headers=headers) == 200
         assert [(r.user, r.statement) for r in rig.service.requests] == [
             ("ann", SentSql("SELECT 'ann'")),
             ("bob", SentSql("SELECT 'bob'")),
@@ -223,12 +219,10 @@ async def test_writes_under_way_when_the_process_ends_are_answered(
         gate = rig.app[REGISTRY].request_admission
 
         async def ask(path: str, headers: dict[str, str] | None = None, **sent: Any) -> int:
-            url = rig.url + path
-            async with rig.http.post(url, headers=headers, **sent) as response:
-                answer = await response.json()
-                assert (answer["outcome"], answer["error_class"]) == ("UNKNOWN", "HAPROC_STOPPED")
-                assert answer["statement_id"]
-                return response.status
+            got, answer = await rig.ask("post", path, headers=headers, **sent)
+            assert (answer["outcome"], answer["error_class"]) == ("UNKNOWN", "HAPROC_STOPPED")
+            assert answer["statement_id"]
+            return got
 
         def body(name: str) -> dict[str, str]:
             return {"statement": "W", **({"request_id": name} if own_id else {})}

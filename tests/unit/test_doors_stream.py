@@ -150,9 +150,6 @@ async def test_stream_stalled_reader_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("haproc.doors.clients.answers.STALL_S", 0.2)
-    monkeypatch.setattr(
-        "haproc.doors.clients.answers.StreamedAnswers.__init__.__defaults__", (0.2,)
-    )
     async with door(tmp_path) as rig:
         rig.service.table["BIG"] = Canned(chunks_of(*BIG))
         async with stream(rig, statement="BIG") as answer:
@@ -190,8 +187,7 @@ async def test_stream_cancelled_by_its_id(tmp_path: Path, sent: bool) -> None:
         assert state == "RUNNING"
         if sent:
             await until(lambda: rig.service.streams[0].taken == 1)
-        async with rig.http.post(f"{rig.url}{STATEMENTS}/r1/cancel") as response:
-            assert response.status == 200
+        assert await rig.status_of("post", f"{STATEMENTS}/r1/cancel") == 200
         if sent:
             with pytest.raises(aiohttp.ClientPayloadError):
                 await reading
@@ -207,8 +203,7 @@ async def test_stream_cancelled_while_executing_answers_400(tmp_path: Path) -> N
         rig.service.table["SLOW"] = Canned(ONE.chunks, hold=asyncio.Event())
         reading = asyncio.create_task(_status_of(rig, statement="SLOW", request_id="r1"))
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
-        async with rig.http.post(f"{rig.url}{STATEMENTS}/r1/cancel") as response:
-            assert response.status == 200
+        assert await rig.status_of("post", f"{STATEMENTS}/r1/cancel") == 200
         assert await reading == (400, "HAPROC_CANCELED")
 
 
@@ -220,8 +215,8 @@ async def test_cancel_ends_the_same_request_that_waits_for_the_first_to_end(tmp_
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
         again = asyncio.create_task(_status_of(rig, statement="SLOW", request_id="r1"))
         await asyncio.sleep(0.2)
-        async with rig.http.post(f"{rig.url}{STATEMENTS}/r1/cancel") as response:
-            assert (await response.json())["became"] == "canceled"
+        _, answer = await rig.ask("post", f"{STATEMENTS}/r1/cancel")
+        assert answer["became"] == "canceled"
         assert await first == await again == (400, "HAPROC_CANCELED")
 
 

@@ -15,11 +15,10 @@ import pytest
 from haproc.config.sections import User
 from haproc.doors.ui import door as ui_door
 from haproc.doors.ui.door import Broadcaster, Viewer
-from tests.unit.door_rig import CannedWatched, Rig, door, until
+from tests.unit.door_rig import SECRET, CannedWatched, Rig, door, until
 
 FOLDER = Path(ui_door.__file__).parent
 FILES = ["/ui", "/ui/page.html", "/ui/page.css", "/ui/page.js", "/ui/"]
-SECRET = {"Authorization": "Bearer ring-secret"}
 USERS = (User("ann", "ann-token"),)
 
 
@@ -59,8 +58,7 @@ async def test_page_is_served_with_headers_that_keep_others_out(tmp_path: Path) 
                 tag = response.headers["ETag"]
             async with rig.http.get(rig.url + path, headers={"If-None-Match": tag}) as response:
                 assert (response.status, await response.read()) == (304, b"")
-        async with rig.http.get(rig.url + "/ui/..%2fdoor.py") as response:
-            assert response.status == 404
+        assert await rig.status_of("get", "/ui/..%2fdoor.py") == 404
 
 
 def test_page_weighs_little_and_asks_nobody_else() -> None:
@@ -78,18 +76,15 @@ def test_page_weighs_little_and_asks_nobody_else() -> None:
 async def test_page_needs_no_token_where_everything_else_does(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS, watched=CannedWatched()) as rig:
         for path in FILES:
-            async with rig.http.get(rig.url + path) as response:
-                assert response.status == 200
+            assert await rig.status_of("get", path) == 200
         for path in ("/ui/events", "/ui/events/", "/uix"):
-            async with rig.http.get(rig.url + path) as response:
-                assert response.status == 401
+            assert await rig.status_of("get", path) == 401
 
 
 async def test_client_door_has_no_page_unless_configured(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         for path in (*FILES, "/ui/events"):
-            async with rig.http.get(rig.url + path) as response:
-                assert response.status == 404
+            assert await rig.status_of("get", path) == 404
 
 
 # -- who sees what -------------------------------------------------------------------------------
@@ -103,8 +98,7 @@ async def test_stream_shows_tables_and_users_to_operators_alone(tmp_path: Path) 
         assert full["operator"] is True
         assert full["operations"] == [{"offset": 7, "user": "ann", "tables": ["t"]}]
         wrong = {"Authorization": "Bearer ann-token"}
-        async with rig.http.get(rig.url + "/ui/events", headers=wrong) as response:
-            assert response.status == 401
+        assert await rig.status_of("get", "/ui/events", headers=wrong) == 401
 
 
 async def test_stream_on_the_client_door_shows_no_user_more(tmp_path: Path) -> None:
@@ -182,10 +176,8 @@ async def test_too_many_viewers_are_refused(
     monkeypatch.setattr(ui_door, "VIEWERS_MAX", 1)
     async with door(tmp_path, operator=True) as rig:
         first = await rig.http.get(rig.url + "/ui/events")
-        async with rig.http.get(rig.url + "/ui/events") as response:
-            assert response.status == 429
-        async with rig.http.get(rig.url + "/ui/events", headers=SECRET) as response:
-            assert response.status == 200
+        assert await rig.status_of("get", "/ui/events") == 429
+        assert await rig.status_of("get", "/ui/events", headers=SECRET) == 200
         first.close()
 
         status = 429

@@ -17,14 +17,12 @@ ANNS = {"Authorization": "Bearer token-of-ann"}
 
 async def test_verification_is_begun_and_told(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS, archives="archive") as rig:
-        async with rig.http.post(rig.url + PATH, headers=THE_ARCHIVES) as response:
-            answer = await response.json()
-            check("post", PATH, response.status, answer)
-            assert (response.status, answer) == (200, {"marker": 10})
-        async with rig.http.get(f"{rig.url}{PATH}/10", headers=THE_ARCHIVES) as response:
-            answer = await response.json()
-            check("get", f"{PATH}/{{offset}}", response.status, answer)
-            assert (response.status, answer["complete"]) == (200, True)
+        got, answer = await rig.ask("post", PATH, headers=THE_ARCHIVES)
+        check("post", PATH, got, answer)
+        assert (got, answer) == (200, {"marker": 10})
+        got, answer = await rig.ask("get", f"{PATH}/10", headers=THE_ARCHIVES)
+        check("get", f"{PATH}/{{offset}}", got, answer)
+        assert (got, answer["complete"]) == (200, True)
 
 
 async def test_verification_that_is_not_known_is_told_so(tmp_path: Path) -> None:
@@ -39,7 +37,5 @@ async def test_verification_that_is_not_known_is_told_so(tmp_path: Path) -> None
 async def test_verification_is_for_nobody_else(tmp_path: Path) -> None:
     for allowed in ("archive", None):
         async with door(tmp_path, users=USERS, archives=allowed) as rig:
-            async with rig.http.post(rig.url + PATH, headers=ANNS) as response:
-                assert response.status == 403
-            async with rig.http.get(f"{rig.url}{PATH}/10", headers=ANNS) as response:
-                assert response.status == 403
+            assert await rig.status_of("post", PATH, headers=ANNS) == 403
+            assert await rig.status_of("get", f"{PATH}/10", headers=ANNS) == 403

@@ -25,11 +25,9 @@ from haproc.replicate.member.condition import Identity, OutOfServiceError
 from haproc.replicate.member.core import Core, Reached
 from haproc.statements import registry as boards
 from tests.unit.canned import WRITE
-from tests.unit.door_rig import Rig, door, make_config
+from tests.unit.door_rig import SECRET, Rig, door, make_config
 from tests.unit.test_doors_openapi import check
 from tests.unit.test_doors_queue import config_of
-
-SECRET = {"Authorization": "Bearer ring-secret"}
 
 
 def well(core: Core) -> None:
@@ -242,8 +240,7 @@ async def test_request_under_way_when_drained_is_answered_and_its_repetition_joi
 async def ask(
     rig: Rig, method: str, path: str, body: Any = None, headers: dict[str, str] = SECRET
 ) -> tuple[int, Any]:
-    async with rig.http.request(method, rig.url + path, json=body, headers=headers) as response:
-        status, answer = response.status, await response.json()
+    status, answer = await rig.ask(method, path, json=body, headers=headers)
     check(method, path, status, answer)
     return status, answer
 

@@ -89,8 +89,7 @@ async def test_statement_in_line_can_be_cancelled(tmp_path: Path, headers: dict[
         async with gate.permit("x"):
             asking = asyncio.create_task(ask(rig, headers))
             await until(lambda: gate._wait_queue.length == 1)
-            async with rig.http.post(f"{rig.url}{STATEMENTS}/r/cancel") as response:
-                assert response.status == 200
+            assert await rig.status_of("post", f"{STATEMENTS}/r/cancel") == 200
             status, answer = await asking
             ended = answer.get("error_class") or answer["status"]["state"]
             assert (status, ended) in ((200, "CANCELED"), (400, "HAPROC_CANCELED"))

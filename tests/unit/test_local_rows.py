@@ -35,10 +35,9 @@ from haproc.route.plans import Taken
 from haproc.route.ruling import Ruling
 from haproc.route.stand_in import has_texts, local_rows
 from haproc.sessions.journal import ArtifactEntry
-from tests.unit.recorded_plans import recorded
+from tests.unit.recorded_plans import Program, recorded
 from tests.unit.test_connect_execute import _read as read_at_door
 
-Program = Callable[[Any], Any]
 TWO = StructType().add("a", IntegerType()).add("b", StringType())
 NUMBERS = StructType().add("id", LongType()).add("n", IntegerType())
 T = "spark_catalog.default.t"

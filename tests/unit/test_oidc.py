@@ -400,13 +400,11 @@ async def test_both_doors_take_a_providers_tokens(tmp_path: Path, operator: bool
             if not operator and status == 403:
                 continue
             headers = {"Authorization": f"Bearer {signed(roles=roles)}"}
-            async with rig.http.get(rig.url + path, headers=headers) as response:
-                assert response.status == status
+            assert await rig.status_of("get", path, headers=headers) == status
         headers = {"Authorization": f"Bearer {expired}"}
-        async with rig.http.get(rig.url + path, headers=headers) as response:
-            answer = await response.json()
-            assert (response.status, "expired" in answer["message"]) == (401, True)
-            assert "new token" in answer["hint"]
+        got, answer = await rig.ask("get", path, headers=headers)
+        assert (got, "expired" in answer["message"]) == (401, True)
+        assert "new token" in answer["hint"]
 
 
 def test_configuration_of_a_provider(tmp_path: Path) -> None:

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pyspark.sql.connect.functions as F
 import pytest
 
-from haproc import protos
 from haproc.classify.allowed import Paths
-from haproc.classify.model import Classified, Kind, OperationClass, Recognised, RefusedError
+from haproc.classify.model import Classified, Kind, OperationClass, Recognised
 from haproc.classify.names import Context
 from haproc.classify.plans.classifying import classify_plan, unparsed
-from haproc.classify.plans.commands import read_plan
-from haproc.classify.plans.parsing import parse
 from haproc.classify.rules import Rule, Rules, parse_rules
 from haproc.failure import ErrorClass
-from tests.unit.recorded_plans import recorded
+from tests.unit.recorded_plans import Program, read, refused
 
-Program = Callable[[Any], Any]
 CONTEXT = Context("spark_catalog", "here")
 INSERT = Recognised(Kind.INSERT, writes=frozenset({"spark_catalog.here.t"}))
 
 
 def classified(program: Program, rules: Rules | None = None, *, there: bool = False) -> Classified:
-    reading = read_plan(parse(protos.base.Plan, recorded(program).SerializeToString()))
+    reading = read(program)
     parsed = {text: INSERT for text in unparsed(reading, CONTEXT) if text.startswith("insert")}
     return classify_plan(reading, CONTEXT, rules or Rules.builtin(), parsed=parsed, there=there)
-
-
-def refusal(program: Program, rules: Rules | None = None) -> str:
-    with pytest.raises(RefusedError) as caught:
-        classified(program, rules)
-    return caught.value.error_class
 
 
 def test_classify_plan_of_a_query_completes_what_it_names_itself() -> None:
@@ -83,7 +72,7 @@ def test_classify_plan_of_a_text_tells_what_its_dataframes_name() -> None:
     ],
 )
 def test_classify_plan_that_may_not_run_is_refused(program: Program, error_class: str) -> None:
-    assert refusal(program) == error_class
+    assert refused(classified, program) == error_class
 
 
 def test_classify_plan_of_files_that_the_operator_allows_is_a_query() -> None:
@@ -110,11 +99,11 @@ def test_no_rule_can_make_a_plan_that_writes_a_query() -> None:
     for chosen in (OperationClass.QUERY, OperationClass.SESSION):
         rules = Rules((Rule("any", chosen, kinds=frozenset(Kind)),))
         assert (
-            refusal(lambda s: s.table("a").writeTo("t").append(), rules)
+            refused(classified, lambda s: s.table("a").writeTo("t").append(), rules)
             == ErrorClass.REFUSED_BY_RULE
         )
 
 
 def test_rule_that_has_queries_run_as_writes_refuses_those_of_plans() -> None:
     rules = Rules((Rule("all", OperationClass.SYNCHRONOUS, kinds=frozenset({Kind.SELECT})),))
-    assert refusal(lambda s: s.range(1).collect(), rules) == ErrorClass.REFUSED_BY_RULE
+    assert refused(classified, lambda s: s.range(1).collect(), rules) == ErrorClass.REFUSED_BY_RULE

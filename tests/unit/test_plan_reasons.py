@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +15,7 @@ from haproc.classify.plans.delta import DeltaRelation
 from haproc.pin.plan_parts import inlined, input_of, with_input
 from haproc.reading import frames
 from haproc.route.plans import hidden_of
-from tests.unit.recorded_plans import recorded, session
-
-Program = Callable[[Any], Any]
+from tests.unit.recorded_plans import Program, recorded, session
 
 
 def of_input(program: Program) -> tuple[str, ...]:

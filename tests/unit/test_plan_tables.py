@@ -29,7 +29,7 @@ from haproc.classify.plans.parsing import Does
 from haproc.classify.rules import Rules
 from haproc.failure import ErrorClass
 from tests.unit.plan_fields import GOLDEN, fields
-from tests.unit.recorded_plans import recorded
+from tests.unit.recorded_plans import recorded, refused
 
 RELATION = "spark.connect.Relation"
 
@@ -43,6 +43,11 @@ def test_fields_of_plans_are_those_that_were_decided_about() -> None:
         "Spark Connect's messages are others: decide about the new fields in "
         "haproc/classify/plans, then run python -m tests.unit.plan_fields"
     )
+
+
+def test_every_relation_that_there_is_is_decided_about() -> None:
+    known = {*relations.READING, *relations.USER_CODE, *relations.REFUSED, *relations.NAMED, "sql"}
+    assert members(protos.relations.Relation, "rel_type") == known
 
 
 def test_every_command_that_there_is_is_decided_about() -> None:
@@ -212,13 +217,9 @@ def test_compressed_plan_that_is_too_large_or_no_plan_is_refused(
 ) -> None:
     plan = compressed(recorded(lambda s: s.sql("x" * 10_000).collect()))
     monkeypatch.setattr(parsing, "OPENED_BYTES_MAX", 1_000)
-    with pytest.raises(RefusedError) as caught:
-        read_plan(plan)
-    assert caught.value.error_class == ErrorClass.STATEMENT_TOO_COMPLEX
+    assert refused(read_plan, plan) == ErrorClass.STATEMENT_TOO_COMPLEX
     plan.compressed_operation.data = b"no such thing"
-    with pytest.raises(RefusedError) as caught:
-        read_plan(plan)
-    assert caught.value.error_class == ErrorClass.BAD_REQUEST
+    assert refused(read_plan, plan) == ErrorClass.BAD_REQUEST
 
 
 @settings(max_examples=300, deadline=None)

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from haproc import protos
-from haproc.classify.model import Kind, RefusedError
+from haproc.classify.model import Kind
 from haproc.classify.plans import delta
 from haproc.classify.plans.commands import read_plan
 from haproc.classify.plans.delta import DeltaCommand, DeltaRelation
 from haproc.classify.plans.parsing import Does
 from haproc.failure import ErrorClass
+from tests.unit.recorded_plans import refused
 
 
 def relation_plan(message: Any) -> Any:
@@ -65,9 +66,7 @@ def test_read_plan_of_delta_s_changes_inside_a_query_is_refused(kind: str) -> No
     getattr(relation, kind).SetInParent()
     plan = protos.base.Plan()
     plan.root.limit.input.extension.Pack(relation)
-    with pytest.raises(RefusedError) as caught:
-        read_plan(plan)
-    assert caught.value.error_class == ErrorClass.NESTED_WRITE
+    assert refused(read_plan, plan) == ErrorClass.NESTED_WRITE
 
 
 def test_read_plan_of_a_delta_table_that_is_read_queries() -> None:
@@ -85,9 +84,7 @@ def test_read_plan_that_restores_is_refused_as_its_sql_is() -> None:
     relation = DeltaRelation()
     relation.restore_table.table.table_or_view_name = "a"
     relation.restore_table.version = 1
-    with pytest.raises(RefusedError) as caught:
-        read_plan(relation_plan(relation))
-    assert caught.value.error_class == ErrorClass.NONDETERMINISTIC
+    assert refused(read_plan, relation_plan(relation)) == ErrorClass.NONDETERMINISTIC
 
 
 @pytest.mark.parametrize(
@@ -105,9 +102,7 @@ def test_read_plan_of_a_delta_command_tells_its_table(name: str, means: Kind) ->
     assert (reading.does, reading.kind, reading.target) == (Does.WRITES, means, ("a", "b"))
     getattr(command, name).table.path.path = "/x"
     getattr(command, name).table.ClearField("table_or_view_name")
-    with pytest.raises(RefusedError) as caught:
-        read_plan(command_plan(command))
-    assert caught.value.error_class == ErrorClass.PATH
+    assert refused(read_plan, command_plan(command)) == ErrorClass.PATH
 
 
 def test_read_plan_that_creates_a_delta_table_tells_its_parts() -> None:
@@ -120,17 +115,13 @@ def test_read_plan_that_creates_a_delta_table_tells_its_parts() -> None:
     assert (reading.kind, reading.target) == (Kind.CREATE_TABLE, ("a", "b"))
     assert reading.expressions == ("upper(d)",)
     create.properties["delta.setTransactionRetentionDuration"] = "1 day"
-    with pytest.raises(RefusedError) as caught:
-        read_plan(command_plan(command))
-    assert caught.value.error_class == ErrorClass.OPTION
+    assert refused(read_plan, command_plan(command)) == ErrorClass.OPTION
 
 
 def test_read_plan_with_another_s_extension_is_refused() -> None:
     plan = protos.base.Plan()
     plan.root.extension.type_url = "type.googleapis.com/other.Relation"
-    with pytest.raises(RefusedError) as caught:
-        read_plan(plan)
-    assert caught.value.error_class == ErrorClass.PLAN_UNKNOWN
+    assert refused(read_plan, plan) == ErrorClass.PLAN_UNKNOWN
 
 
 def test_every_message_of_delta_that_there_is_is_decided_about() -> None:

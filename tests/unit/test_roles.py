@@ -16,12 +16,10 @@ from haproc import cli, protos
 from haproc.classify.rights import Role
 from haproc.config.sections import User, digest_of
 from haproc.doors import roles
-from haproc.doors.connect.calls import Boundary
 from haproc.doors.http.access import Access
 from haproc.engine.rewriting import RPCS
-from haproc.metrics import Metrics
-from haproc.statements.request_admission import RequestAdmission
 from tests.unit.door_rig import CannedWatched, Rig, door, make_config
+from tests.unit.test_connect_calls import SESSION, Context, boundary_of
 from tests.unit.test_oidc import OIDC, Provider, by_hand, signed
 from tests.unit.test_openapi import BETWEEN_PEERS, routes
 
@@ -32,7 +30,6 @@ USERS = (
 )
 TOKEN_OF = {Role.READER: "reads", Role.WRITER: "writes-all", Role.OPERATOR: "operates"}
 SECRET = "ring-secret"
-SESSION = "00000000-0000-0000-0000-00000000000a"
 LISTS = {
     False: (roles.OPEN_TO_CLIENTS, roles.READERS, roles.WRITERS),
     True: (roles.OPEN_TO_OPERATORS, roles.OPERATORS, {path for _, path in BETWEEN_PEERS}),
@@ -144,11 +141,7 @@ async def test_an_operator_is_no_peer_and_the_ring_is_both(tmp_path: Path) -> No
 
 
 async def test_call_is_its_tokens_users_whatever_it_says_of_its_user(tmp_path: Path) -> None:
-    config = make_config(tmp_path, users=USERS)
-    gate = RequestAdmission(config, Metrics("demo", "a", ["READY"]))
-    boundary = Boundary(
-        Access(config).clients(), gate, lambda key: key.user, lambda error: pytest.fail(str(error))
-    )
+    boundary = boundary_of(tmp_path, access_to(tmp_path))
     calls: list[Any] = []
 
     async def handle(call: Any, request: bytes) -> bytes:
@@ -162,24 +155,6 @@ async def test_call_is_its_tokens_users_whatever_it_says_of_its_user(tmp_path: P
     )
     (call,) = calls
     assert (call.user, call.names.server_id, call.rights.roles) == ("read", "read", (Role.READER,))
-
-
-class Context:
-    """What a handler sees of a call; ``told`` is how it was ended."""
-
-    def __init__(self, token: str | None) -> None:
-        self.metadata = [] if token is None else [("authorization", f"Bearer {token}")]
-        self.told: tuple[grpc.StatusCode, str] | None = None
-
-    def peer(self) -> str:
-        return "ipv6:%5B::1%5D:5000"
-
-    def invocation_metadata(self) -> list[tuple[str, str]]:
-        return self.metadata
-
-    async def abort(self, code: grpc.StatusCode, message: str, metadata: object) -> None:
-        self.told = code, message
-        raise grpc.aio.AbortError
 
 
 @pytest.mark.parametrize("rpc", sorted(RPCS))
@@ -203,12 +178,7 @@ async def test_each_call_of_spark_connect_refuses_too_weak_tokens(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "haproc.audit")
-    config = make_config(tmp_path, users=USERS)
-    gate = RequestAdmission(config, Metrics("demo", "a", ["READY"]))
-    admission = access_to(tmp_path).clients()
-    boundary = Boundary(
-        admission, gate, lambda key: "s", lambda error: pytest.fail(str(error)), "a"
-    )
+    boundary = boundary_of(tmp_path, access_to(tmp_path))
 
     async def handle(call: Any, request: bytes, *more: Any) -> bytes:
         pytest.fail("it was let in")
@@ -217,6 +187,6 @@ async def test_each_call_of_spark_connect_refuses_too_weak_tokens(
     context = Context(token)
     with pytest.raises(grpc.aio.AbortError):
         await boundary.unary(rpc, handle).unary_unary(request, context)
-    assert context.told is not None and context.told[0] is code and told in context.told[1]
+    assert context.code is code and told in context.told
     (line,) = (record.getMessage() for record in caplog.records if record.name == "haproc.audit")
     assert '"address": "::1"' in line and f'"request": "{rpc}"' in line and "wrong" not in line

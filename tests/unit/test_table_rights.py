@@ -29,7 +29,7 @@ from tests.readings.golden import CORPUS, part, reading_of
 from tests.readings.golden import recorded as golden
 from tests.unit import test_reads_between_doors as between
 from tests.unit.made_readings import alias, said, table
-from tests.unit.test_plans import Program, read
+from tests.unit.recorded_plans import Program, read
 from tests.unit.test_reads_between_doors import HAProc, Pair, Reads, pair
 from tests.unit.test_ruling import INSERT, ReadingSpark, error_of
 

@@ -194,12 +194,10 @@ async def test_door_follows_the_users(tmp_path: Path) -> None:
     """One that is removed while his connection is open."""
     async with door(tmp_path, users=(User("ann", "token-of-ann"),)) as rig:
         headers = {"Authorization": "Bearer token-of-ann"}
-        url, body = rig.url + STATEMENTS, {"statement": "SELECT 1"}
-        async with rig.http.post(url, json=body, headers=headers) as response:
-            assert response.status == 200
+        body = {"statement": "SELECT 1"}
+        assert await rig.status_of("post", STATEMENTS, json=body, headers=headers) == 200
         rig.access.take_users(replace(rig.config, users=(User("bob", "token-of-bob"),)))
-        async with rig.http.post(url, json=body, headers=headers) as response:
-            assert response.status == 401
+        assert await rig.status_of("post", STATEMENTS, json=body, headers=headers) == 401
 
 
 # -- haproc token --------------------------------------------------------------------------------
@@ -353,13 +351,10 @@ async def test_operators_command_is_in_the_audit_log_and_no_question(
     users = (User("run", "operates", roles=(Role.OPERATOR,)),)
     async with door(tmp_path, users=users, operator=True) as rig:
         rig.http.headers["Authorization"] = "Bearer operates"
-        async with rig.http.get(rig.url + "/ha/v1/queue") as response:
-            assert response.status == 200
+        assert await rig.status_of("get", "/ha/v1/queue") == 200
         body = {"cluster": "a", "reason": "a reason"}
-        async with rig.http.post(rig.url + "/ha/v1/queue/7/skip", json=body) as response:
-            assert response.status == 200
-        async with rig.http.post(rig.url + "/ha/v1/queue/x/skip", json=body) as response:
-            assert response.status == 400
+        assert await rig.status_of("post", "/ha/v1/queue/7/skip", json=body) == 200
+        assert await rig.status_of("post", "/ha/v1/queue/x/skip", json=body) == 400
     lines = [json.loads(each.getMessage()) for each in caplog.records]
     who = {"event": "command", "cluster": "a", "door": "operators", "user": "run"}
     assert [each["outcome"] for each in lines] == ["200", "HAPROC_BAD_REQUEST"]

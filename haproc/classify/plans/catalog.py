@@ -128,16 +128,9 @@ def _take_properties(properties: Mapping[str, str], found: PlanFindings) -> None
             found.paths.add(value)
 
 
-def _table(kind: Kind) -> Callable[[Any], PlanReading]:
-    return lambda message: _written(kind, message.table_name)
-
-
-def _view(message: Any) -> PlanReading:
-    return _written(Kind.DROP_VIEW, message.view_name)
-
-
-def _drop_database(message: Any) -> PlanReading:
-    return _written(Kind.DROP_NAMESPACE, message.db_name)
+def _named(kind: Kind, field: str = "table_name") -> Callable[[Any], PlanReading]:
+    """Return the reader of a call that writes the object which this field names."""
+    return lambda message: _written(kind, getattr(message, field))
 
 
 def _use(message: Any) -> PlanReading:
@@ -157,7 +150,7 @@ def _drop_global(message: Any) -> PlanReading:
 
 
 def _cache(message: Any) -> PlanReading:
-    """Return the reading of a caching call, which holds for this server only."""
+    """Return the reading of a call that caches rows: it concerns this Spark server alone."""
     found, fields = PlanFindings(), message.DESCRIPTOR.fields_by_name
     if "path" in fields:
         found.paths.add(message.path)
@@ -178,12 +171,12 @@ NAMED: Final[dict[str, Callable[[Any], PlanReading]]] = {
     ),
     "create_table": _create_table,
     "create_external_table": _create_table,
-    "recover_partitions": _table(Kind.OTHER_DDL),
-    "drop_table": _table(Kind.DROP_TABLE),
-    "truncate_table": _table(Kind.TRUNCATE),
-    "analyze_table": _table(Kind.ANALYZE),
-    "drop_view": _view,
+    "recover_partitions": _named(Kind.OTHER_DDL),
+    "drop_table": _named(Kind.DROP_TABLE),
+    "truncate_table": _named(Kind.TRUNCATE),
+    "analyze_table": _named(Kind.ANALYZE),
+    "drop_view": _named(Kind.DROP_VIEW, "view_name"),
     "create_database": _create_database,
-    "drop_database": _drop_database,
+    "drop_database": _named(Kind.DROP_NAMESPACE, "db_name"),
 }
 """Calls that do more than read."""

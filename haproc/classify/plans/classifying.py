@@ -118,7 +118,10 @@ def _parts(reading: PlanReading) -> list[SqlPart]:
 
 
 def _read(reading: PlanReading, context: Context, rules: Rules) -> Recognised:
-    """Return the names in a plan itself, as one query; RefusedError for forbidden files."""
+    """Return the tables that a plan itself names, as those of one query.
+
+    Raises RefusedError if the plan names files that are not allowed.
+    """
     for name in reading.names:
         refuse_own(name, context)
     found = {path_of(name) for name in reading.names} - {""}
@@ -160,7 +163,7 @@ def check_class(classified: Classified, does: Does) -> None:
 
 
 def _writing(recognised: Recognised, reading: PlanReading, context: Context) -> Recognised:
-    """Return a write with its target; a namespace's tables are unknown."""
+    """Return a write with the table that it changes; the tables of a namespace are unknown."""
     if recognised.kind in _NAMESPACES:
         refuse_own_schema(reading.target[-1:])
         return replace(recognised, tables_known=False)

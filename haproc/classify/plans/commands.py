@@ -200,21 +200,19 @@ def _take(relation: Any, found: PlanFindings) -> None:
 # The effect of a plan: its root or command, each known kind in a table.
 
 
-def read_plan(plan: Any, data: bytes | None = None) -> PlanReading:
+def read_plan(plan: Any) -> PlanReading:
     """Return the reading of a plan, parsed by `parsing.parse`; RefusedError if it may not run.
 
-    A compressed plan is decompressed first (`parsing.opened`). ``data``: the bytes of the plan, or
-    of its whole request; they save a second serialization.
+    A compressed plan is decompressed first.
     """
-    whole = opened(plan)
-    return read_opened(whole, data if whole is plan else None)
+    return read_opened(opened(plan))
 
 
-def read_opened(plan: Any, data: bytes | None = None) -> PlanReading:
-    """Return the reading of a plan that is not compressed; arguments as for `read_plan`."""
+def read_opened(plan: Any) -> PlanReading:
+    """Return the reading of a plan that is not compressed; RefusedError if it may not run."""
     kind = plan.WhichOneof("op_type")
     if kind == "root":
-        return _root(plan.root, data)
+        return _root(plan.root)
     if kind != "command":
         raise parsing.refused_unknown("neither a query nor a command")
     command = plan.command
@@ -226,7 +224,7 @@ def read_opened(plan: Any, data: bytes | None = None) -> PlanReading:
     return NAMED[does](getattr(command, does))
 
 
-def _root(relation: Any, data: bytes | None) -> PlanReading:
+def _root(relation: Any) -> PlanReading:
     """Return the reading of a query, or of a catalog call, which may have any effect."""
     if relation.WhichOneof("rel_type") == "catalog":
         return catalog.read_root(relation.catalog)
@@ -236,7 +234,7 @@ def _root(relation: Any, data: bytes | None) -> PlanReading:
         if delta.kind_of(extension) not in delta.READING:
             return delta.read_root(extension, found, walk)
     walk(relation, found)
-    expressions.check(relation, found, data)
+    expressions.check(relation, found)
     return found.reading(Does.QUERIES, Kind.SELECT)
 
 
@@ -345,30 +343,6 @@ NAMED: Final[dict[str, Callable[[Any], PlanReading]]] = {
 }
 
 
-def _external() -> RefusedError:
-    return RefusedError(
-        ErrorClass.EXTERNAL_COMMAND,
-        "a command for another system runs on one cluster's server alone",
-        "send it to that system from your program",
-    )
-
-
-def _pipeline() -> RefusedError:
-    return RefusedError(
-        ErrorClass.PIPELINE,
-        "a pipeline's flows run on one cluster's server, beside the order of writes",
-        "write each table with df.write or SQL",
-    )
-
-
-def _profile() -> RefusedError:
-    return RefusedError(
-        ErrorClass.RESOURCE_PROFILE,
-        "a resource profile is known to one cluster's server alone",
-        "configure the executors of every cluster alike where its Spark is started",
-    )
-
-
 REFUSED: Final[dict[str, Callable[[], RefusedError]]] = {
     "write_stream_operation_start": lambda: parsing.refused_stream("writeStream starts a stream"),
     "streaming_query_command": lambda: parsing.refused_stream("a command for a stream"),
@@ -377,7 +351,19 @@ REFUSED: Final[dict[str, Callable[[], RefusedError]]] = {
     ),
     "streaming_query_listener_bus_command": lambda: parsing.refused_stream("a listener of streams"),
     "register_data_source": lambda: parsing.refused_source("of your own", "a data source"),
-    "create_resource_profile_command": _profile,
-    "execute_external_command": _external,
-    "pipeline_command": _pipeline,
+    "create_resource_profile_command": lambda: RefusedError(
+        ErrorClass.RESOURCE_PROFILE,
+        "a resource profile is known to one cluster's server alone",
+        "configure the executors of every cluster alike where its Spark is started",
+    ),
+    "execute_external_command": lambda: RefusedError(
+        ErrorClass.EXTERNAL_COMMAND,
+        "a command for another system runs on one cluster's server alone",
+        "send it to that system from your program",
+    ),
+    "pipeline_command": lambda: RefusedError(
+        ErrorClass.PIPELINE,
+        "a pipeline's flows run on one cluster's server, beside the order of writes",
+        "write each table with df.write or SQL",
+    ),
 }

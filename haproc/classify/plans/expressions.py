@@ -18,7 +18,7 @@ from haproc import protos
 from haproc.classify.model import RefusedError
 from haproc.classify.names import parts_of
 from haproc.classify.plans import parsing
-from haproc.classify.plans.parsing import PlanFindings, members
+from haproc.classify.plans.parsing import PlanFindings, may_hold, members
 from haproc.failure import ErrorClass
 
 _EXPRESSION = protos.expressions.Expression.DESCRIPTOR.full_name
@@ -56,12 +56,9 @@ NUMBERS: Final = members(
 """Literals that are fully known by their kind."""
 
 
-def check(message: Any, found: PlanFindings, data: bytes | None = None) -> None:
-    """Search the expressions of a query if any could do more than compute.
-
-    ``data``: the bytes that it was parsed from, or bytes that contain those, if available.
-    """
-    if _suspicious(message.SerializeToString() if data is None else data):
+def check(message: Any, found: PlanFindings) -> None:
+    """Search the expressions of a query if any could do more than compute."""
+    if _suspicious(message.SerializeToString()):
         take(message, found)
 
 
@@ -138,21 +135,8 @@ def _holding(kind: Any) -> tuple[tuple[str, bool, bool], ...] | str:
     return tuple(
         (each.name, each.message_type.GetOptions().map_entry, each.is_repeated)
         for each in kind.DESCRIPTOR.fields
-        if each.message_type is not None and _holds(each.message_type)
+        if each.message_type is not None and may_hold(each.message_type, _EXPRESSION, _LITERAL)
     )
-
-
-@cache
-def _holds(descriptor: Any) -> bool:
-    seen, stack = set(), [descriptor]
-    while stack:
-        kind = stack.pop()
-        if kind.full_name in (_EXPRESSION, _LITERAL):
-            return True
-        if kind.full_name not in seen:
-            seen.add(kind.full_name)
-            stack += [each.message_type for each in kind.fields if each.message_type]
-    return False
 
 
 def _entered(expression: Any, found: PlanFindings) -> None:

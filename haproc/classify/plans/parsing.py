@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -155,6 +156,20 @@ def members(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+@cache
+def may_hold(descriptor: Any, *names: str) -> bool:
+    """True if a message of this kind is one of the named kinds, or may contain one at any depth."""
+    seen, stack = set(), [descriptor]
+    while stack:
+        kind = stack.pop()
+        if kind.full_name in names:
+            return True
+        if kind.full_name not in seen:
+            seen.add(kind.full_name)
+            stack += [each.message_type for each in kind.fields if each.message_type]
+    return False
+
+
 # The reasons for which a plan is not run, with the remedy.
 
 
@@ -231,9 +246,6 @@ def refused_hiding(function: str) -> RefusedError:
         f"{function}() runs arbitrary code",
         "write a function in Python or SQL",
     )
-
-
-# Names in plans: texts, as SQL would write them.
 
 
 def name_in(text: str, use: str) -> tuple[str, ...]:

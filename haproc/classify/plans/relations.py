@@ -12,7 +12,15 @@ from haproc.classify.bounds import COLUMNS_MAX
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import PATH_FORMATS
 from haproc.classify.plans import catalog, delta, expressions, parsing
-from haproc.classify.plans.parsing import Does, PlanFindings, PlanReading, SqlPart, members, name_in
+from haproc.classify.plans.parsing import (
+    Does,
+    PlanFindings,
+    PlanReading,
+    SqlPart,
+    may_hold,
+    members,
+    name_in,
+)
 from haproc.failure import ErrorClass
 
 # Models of ``pyspark.ml``: objects of one server's session, and the relations that use them.
@@ -212,22 +220,8 @@ def bearing(descriptor: Any) -> tuple[tuple[str, bool], ...]:
     return tuple(
         (each.name, each.is_repeated)
         for each in descriptor.fields
-        if each.message_type is not None and _bears(each.message_type)
+        if each.message_type is not None and may_hold(each.message_type, _RELATION)
     )
-
-
-@cache
-def _bears(descriptor: Any) -> bool:
-    """True if a message of this kind may contain a relation."""
-    seen, stack = set(), [descriptor]
-    while stack:
-        kind = stack.pop()
-        if kind.full_name == _RELATION:
-            return True
-        if kind.full_name not in seen:
-            seen.add(kind.full_name)
-            stack += [each.message_type for each in kind.fields if each.message_type]
-    return False
 
 
 def _read(message: Any, found: PlanFindings) -> None:

@@ -56,7 +56,7 @@ class ClassifyDoor:
         )
         tree = reading.flag(given, "tree")
         async with self._request_admission.permit(request[USER]):
-            return json_response(dict(await self._service.shown(wanted, tree=tree)))
+            return json_response(await self._service.shown(wanted, tree=tree))
 
 
 # The first questions of other products' clients: this product, their user, and the warehouse.

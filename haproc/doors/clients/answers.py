@@ -149,13 +149,12 @@ def _dumps(body: dict[str, Json]) -> bytes:
 
 def ha_block(report: HaReport, affected_rows: int | None) -> dict[str, Json]:
     """Return the ``ha`` block of an answer."""
-    outcomes: Mapping[str, Json] = dict(report.outcomes)
     cache = report.cache
     return {
         "cluster": report.cluster,
         "class": report.operation_class.value,
         "log_offset": report.offset,
-        "outcomes": dict(outcomes),
+        "outcomes": {**report.outcomes},
         "affected_rows": affected_rows,
         "after_offset": report.after_offset,
         **({} if cache is None else {"cache": _cache_block(cache)}),
@@ -184,9 +183,8 @@ STALL_S: Final = 60.0
 class StreamedAnswers:
     """Answers statements with streams."""
 
-    def __init__(self, registry: Registry, stall_s: float = STALL_S) -> None:
+    def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._stall_s = stall_s
 
     async def answer(self, request: web.Request, wanted: StatementRequest) -> web.StreamResponse:
         """Run the statement and stream its result; raises RequestError before the first byte."""
@@ -236,7 +234,7 @@ class StreamedAnswers:
             raise self._registry.failure(execution, error) from error
 
     async def _write(self, response: web.StreamResponse, data: memoryview) -> None:
-        async with asyncio.timeout(self._stall_s):
+        async with asyncio.timeout(STALL_S):
             await response.write(data)
 
     def _break_off(self, request: web.Request, execution: Execution, error: Exception) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, Protocol
 
 from aiohttp import web
 
-from dmq import Json
 from haproc.config.model import Config
 from haproc.doors.http import reading
 from haproc.doors.http.access import USER
 from haproc.doors.http.bodies import ARROW_STREAM, HELD, json_response, read_object
+from haproc.doors.operators.queue import OperatorService
 from haproc.failure import ErrorClass, refused
 from haproc.replicate.archive.pages import BYTES_MAX, ROWS_MAX, Page
 
@@ -93,29 +92,17 @@ def check_user(config: Config, request: web.Request) -> None:
 VERIFY_PATH: Final = "/api/ha/verify"
 
 
-class Verifies(Protocol):
-    """The HAProc's verification of all clusters' tables; methods raise RequestError."""
-
-    async def verify(self) -> Mapping[str, Json]:
-        """Begin a verification: all clusters report the content of their tables."""
-        ...
-
-    async def verification(self, marker: int) -> Mapping[str, Json]:
-        """Return a verification's result so far."""
-        ...
-
-
-def attest(app: web.Application, config: Config, service: Verifies) -> None:
+def attest(app: web.Application, config: Config, service: OperatorService) -> None:
     """Add the door of verifications to the clients' application."""
 
     async def verify(request: web.Request) -> web.Response:
         check_user(config, request)
-        return json_response(dict(await service.verify()))
+        return json_response(await service.verify())
 
     async def verification(request: web.Request) -> web.Response:
         check_user(config, request)
         marker = reading.whole_number(request.match_info["offset"], "an offset")
-        return json_response(dict(await service.verification(marker)))
+        return json_response(await service.verification(marker))
 
     app.add_routes(
         [

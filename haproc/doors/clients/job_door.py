@@ -1,8 +1,8 @@
-"""The jobs door: Livy's batches, for a user's own jobs."""
+"""The jobs doors: Livy's batches, for a user's own jobs, and all users' jobs, for operators."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aiohttp import BodyPartReader, web
@@ -36,32 +36,78 @@ REQUEST_PART: Final = "request"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 
 
-class JobDoor:
-    """The handlers of a user's own jobs."""
+class ListedJobs:
+    """The handlers that show and end jobs.
 
-    def __init__(self, config: Config, service: JobService | None) -> None:
-        self._files_bytes_max = config.jobs.files_bytes_max
-        self._refuses = config.jobs.unknown_fields is UnknownFields.REFUSE
+    - ``owner`` returns the user whose jobs a request may reach; None stands for all users;
+    - ``off_hint``: the hint to a client of a ring without jobs.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        service: JobService | None,
+        owner: Callable[[web.Request], str | None],
+        off_hint: str,
+    ) -> None:
+        self._path = path
         self._service = service
+        self._owner = owner
+        self._off_hint = off_hint
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
+        one = self._path + "/{batch_id}"
         return [
-            web.post(BATCHES, self.submit),
-            web.get(BATCHES, self.listed, allow_head=False),
-            web.get(BATCHES + "/{batch_id}", self.shown, allow_head=False),
-            web.get(BATCHES + "/{batch_id}/state", self.state, allow_head=False),
-            web.get(BATCHES + "/{batch_id}/log", self.log, allow_head=False),
-            web.delete(BATCHES + "/{batch_id}", self.kill),
+            web.get(self._path, self.listed, allow_head=False),
+            web.get(one, self.shown, allow_head=False),
+            web.get(one + "/log", self.log, allow_head=False),
+            web.delete(one, self.kill),
         ]
 
     @property
     def _jobs(self) -> JobService:
         if self._service is None:
-            raise refused(
-                ErrorClass.JOBS_OFF, "this ring takes no jobs", "set jobs.enabled at each HAProc"
-            )
+            raise refused(ErrorClass.JOBS_OFF, "this ring takes no jobs", self._off_hint)
         return self._service
+
+    async def listed(self, request: web.Request) -> web.Response:
+        """Return a page of the jobs."""
+        jobs, (start, size) = self._jobs, page_of(request)
+        return json_response(await jobs.listed(self._owner(request), start or 0, size))
+
+    async def shown(self, request: web.Request) -> web.Response:
+        """Return one job."""
+        return json_response(await self._jobs.shown(self._owner(request), batch_id(request)))
+
+    async def log(self, request: web.Request) -> web.Response:
+        """Return lines of a job's log."""
+        jobs, (start, size) = self._jobs, page_of(request)
+        return json_response(await jobs.log(self._owner(request), batch_id(request), start, size))
+
+    async def kill(self, request: web.Request) -> web.Response:
+        """End a job."""
+        await self._jobs.kill(self._owner(request), batch_id(request))
+        return json_response({"msg": "deleted"})
+
+
+class JobDoor(ListedJobs):
+    """The handlers of a user's own jobs."""
+
+    def __init__(self, config: Config, service: JobService | None) -> None:
+        hint = "set jobs.enabled at each HAProc"
+        super().__init__(BATCHES, service, lambda request: request[USER], hint)
+        self._files_bytes_max = config.jobs.files_bytes_max
+        self._refuses = config.jobs.unknown_fields is UnknownFields.REFUSE
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        state = BATCHES + "/{batch_id}/state"
+        return [
+            *super().routes(),
+            web.post(BATCHES, self.submit),
+            web.get(state, self.state, allow_head=False),
+        ]
 
     async def submit(self, request: web.Request) -> web.Response:
         """Submit a job."""
@@ -89,9 +135,8 @@ class JobDoor:
             )
         rights = by.rights if by.issued else None
         made = await jobs.submit(by.user, body, uploads, key, rights)
-        location = {"Location": f"{BATCHES}/{made['id']}"}
-        response = json_response(dict(made), 201)
-        response.headers.update(location)
+        response = json_response(made, 201)
+        response.headers["Location"] = f"{BATCHES}/{made['id']}"
         return response
 
     async def _parts(self, request: web.Request) -> tuple[Mapping[str, Any], list[Upload]]:
@@ -130,29 +175,9 @@ class JobDoor:
             raise refused(ErrorClass.BAD_REQUEST, why) from None
         return body, uploads
 
-    async def listed(self, request: web.Request) -> web.Response:
-        """Return the user's jobs."""
-        start, size = page_of(request)
-        return json_response(dict(await self._jobs.listed(request[USER], start or 0, size)))
-
-    async def shown(self, request: web.Request) -> web.Response:
-        """Return one job."""
-        return json_response(dict(await self._jobs.shown(request[USER], batch_id(request))))
-
     async def state(self, request: web.Request) -> web.Response:
         """Return one job's state."""
-        return json_response(dict(await self._jobs.state(request[USER], batch_id(request))))
-
-    async def log(self, request: web.Request) -> web.Response:
-        """Return lines of a job's log."""
-        start, size = page_of(request)
-        found = await self._jobs.log(request[USER], batch_id(request), start, size)
-        return json_response(dict(found))
-
-    async def kill(self, request: web.Request) -> web.Response:
-        """End a job."""
-        await self._jobs.kill(request[USER], batch_id(request))
-        return json_response({"msg": "deleted"})
+        return json_response(await self._jobs.state(request[USER], batch_id(request)))
 
 
 def is_livys(path: str) -> bool:

@@ -169,7 +169,6 @@ def _query(request: web.Request) -> dict[str, str]:
 
 
 def _form(request: web.Request, given: Mapping[str, str]) -> Form:
-    """Return the form of the body; raises RequestError."""
     kind = _KINDS.get(request.content_type)
     if kind is None or (request.charset or "utf-8").lower() != "utf-8":
         raise refused(

@@ -49,8 +49,6 @@ class StatementDoor:
         self,
         config: Config,
         registry: Registry,
-        answers: Answers,
-        streams: StreamedAnswers,
         texts: Texts,
         service: Service,
         cluster: str,
@@ -60,8 +58,8 @@ class StatementDoor:
         self._cluster = cluster
         self._texts = texts
         self._registry = registry
-        self._answers = answers
-        self._streams = streams
+        self._answers = Answers(registry, cluster)
+        self._streams = StreamedAnswers(registry)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -79,8 +77,7 @@ class StatementDoor:
     async def execute(self, request: web.Request) -> web.StreamResponse:
         """Run a statement and answer with its result, its state, or a stream."""
         check_json(request)
-        limit = self._config.limits.statement_body_bytes_max
-        body = await read_body(request, limit)
+        body = await read_body(request, self._config.limits.statement_body_bytes_max)
         wanted = await self._read(body, request)
         request[REQUESTED] = RequestedStatement(wanted.request.id, wanted.own_id)
         if ARROW_STREAM in request.headers.get("Accept", ""):
@@ -90,7 +87,7 @@ class StatementDoor:
             if wanted.on_wait_timeout is OnWaitTimeout.CANCEL:
                 await self._registry.cancel(execution)
             execution.promised = True
-        return await self._answer(execution, request)
+        return raw_json(await self._answers.statement(execution, _origin(request)))
 
     async def status(self, request: web.Request) -> web.Response:
         """Answer with a statement's state and, once it has one, its result."""
@@ -98,11 +95,8 @@ class StatementDoor:
         execution = self._find(request)
         if execution.recalled:
             await self._registry.wait(execution, RECALL_S)
-        return raw_json(
-            await self._answers.statement(
-                execution, _origin(request), await self._stands(execution, concern)
-            )
-        )
+        stands = await self._stands(execution, concern)
+        return raw_json(await self._answers.statement(execution, _origin(request), stands))
 
     async def _stands(self, execution: Execution, concern: WriteConcern | str) -> dict[str, Json]:
         """Return what is known of a write in the ring, in addition to its outcome here.
@@ -163,9 +157,6 @@ class StatementDoor:
 
     def _find(self, request: web.Request) -> Execution:
         return self._registry.find(request.match_info["statement_id"], request[USER])
-
-    async def _answer(self, execution: Execution, request: web.Request) -> web.Response:
-        return raw_json(await self._answers.statement(execution, _origin(request)))
 
 
 def _index(request: web.Request) -> int:

@@ -214,8 +214,8 @@ def _name(given: Mapping[str, Any], name: str) -> str | None:
 
 
 def _waiting(given: Mapping[str, Any]) -> tuple[float, OnWaitTimeout]:
-    wanted = reading.text(given, "wait_timeout", "10s") or ""
-    found = _WAIT.fullmatch(wanted)
+    wanted = reading.text(given, "wait_timeout")
+    found = _WAIT.fullmatch("10s" if wanted is None else wanted)
     wait_s = int(found[1]) if found else -1
     if wait_s != 0 and not 5 <= wait_s <= 50:
         raise refused(ErrorClass.BAD_REQUEST, 'wait_timeout must be "0s", or "5s" to "50s"')

@@ -10,8 +10,8 @@ import asyncio
 import logging
 import re
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import unquote
@@ -21,7 +21,7 @@ import grpc.aio
 
 from haproc import tracing
 from haproc.audit import CALLER, Caller, note_if_refusal
-from haproc.classify.rights import UNBOUNDED, Rights, Role
+from haproc.classify.rights import Rights, Role
 from haproc.doors.connect.errors import (
     DETAILS,
     CallEnd,
@@ -30,7 +30,7 @@ from haproc.doors.connect.errors import (
     call_end,
     invalid_handle,
 )
-from haproc.doors.http.access import Admission, Admitted, check_role
+from haproc.doors.http.access import Admission, check_role
 from haproc.engine.errors import EngineError, RelayedError
 from haproc.engine.rewriting import RPCS, Names, fields_of
 from haproc.failure import ErrorClass, RequestError, refused
@@ -72,21 +72,8 @@ class Call:
     metadata: Mapping[str, str]
     held: Held
     arrived_s: float
-    rights: Rights = UNBOUNDED
-    authorization: Authorization | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """The public facts of a call; ``observed``: the server's id as its client knows it."""
-
-    rpc: str
-    by: Admitted
-    metadata: Mapping[str, str]
-    session_id: str
-    observed: str
-    size: int
-    arrived_s: float
+    rights: Rights
+    authorization: Authorization | None
 
 
 Unary = Callable[[Call, bytes], Awaitable[bytes]]
@@ -107,7 +94,7 @@ class Boundary:
         request_admission: RequestAdmission,
         server_id: Callable[[Key], str],
         explained: Callable[[EngineError], RequestError],
-        cluster: str = "",
+        cluster: str,
     ) -> None:
         self._admission = admission
         self._request_admission = request_admission
@@ -121,7 +108,7 @@ class Boundary:
 
         async def answer(request: bytes, context: Any) -> bytes:
             try:
-                with self._let_in(await self._shown(rpc, request, context)) as call:
+                async with self._let_in(rpc, request, context) as call:
                     if rpc not in _WITH_PLANS and len(request) > CONTROL_BYTES_MAX:
                         raise refused(
                             ErrorClass.TOO_LARGE,
@@ -139,10 +126,12 @@ class Boundary:
 
         async def answer(request: bytes, context: Any) -> None:
             try:
-                with self._let_in(await self._shown(rpc, request, context)) as call:
-                    async with aclosing(handle(call, request)) as responses:
-                        async for response in responses:
-                            await context.write(response)
+                async with (
+                    self._let_in(rpc, request, context) as call,
+                    aclosing(handle(call, request)) as responses,
+                ):
+                    async for response in responses:
+                        await context.write(response)
             except Exception as error:
                 await self._fail(rpc, error, context, own_id=_has_own_id(rpc, request))
 
@@ -155,15 +144,16 @@ class Boundary:
             try:
                 following = aiter(requests)
                 first = await anext(following, b"")
-                with self._let_in(await self._shown(rpc, first, context)) as call:
+                async with self._let_in(rpc, first, context) as call:
                     return await handle(call, first, following)
             except Exception as error:
                 return await self._fail(rpc, error, context)
 
         return grpc.stream_unary_rpc_method_handler(answer)
 
-    async def _shown(self, rpc: str, request: bytes, context: Any) -> _Shown:
-        """Return the user and the session of a call."""
+    @asynccontextmanager
+    async def _let_in(self, rpc: str, request: bytes, context: Any) -> AsyncIterator[Call]:
+        """Admit a call until its answer is complete; raises RequestError."""
         arrived_s = asyncio.get_running_loop().time()
         metadata = _metadata(context)
         caller = Caller(self._cluster, "connect", rpc, address_of(context.peer()))
@@ -176,24 +166,17 @@ class Boundary:
         by = await self._admission.admit(metadata, session_id)
         CALLER.set(replace(caller, user=by.user))
         check_role(by, Role.READER)
-        return _Shown(rpc, by, metadata, session_id, observed, len(request), arrived_s)
-
-    @contextmanager
-    def _let_in(self, shown: _Shown) -> Iterator[Call]:
-        user, session_id = shown.by.user, shown.session_id
+        user = by.user
         # Spark still runs a query while its rows are sent: the trace covers the whole call.
-        call = f"pyspark.{shown.rpc}" if shown.rpc in _RUNNING else ""
-        received = tracing.received(shown.metadata, call)
+        received = tracing.received(metadata, f"pyspark.{rpc}" if rpc in _RUNNING else "")
         with self._request_admission.answering(user) as held, received:
-            held.reserve_bytes(shown.size)
+            held.reserve_bytes(len(request))
             names = Names(session_id, self._server_id(Key(user, session_id)))
-            if shown.observed not in ("", names.server_id):
+            if observed not in ("", names.server_id):
                 raise invalid_handle(
                     "SESSION_CHANGED", "the session that the client has seen is another server's"
                 )
-            by = shown.by
-            of_user = (by.rights, by.authorization)
-            yield Call(shown.rpc, user, names, shown.metadata, held, shown.arrived_s, *of_user)
+            yield Call(rpc, user, names, metadata, held, arrived_s, by.rights, by.authorization)
 
     async def _fail(
         self, rpc: str, error: Exception, context: Any, *, own_id: bool = True

@@ -271,7 +271,6 @@ class Deliveries:
             operation.close_unread()
 
     def _remove(self, operation: ConnectOperation, *, was_abandoned: bool = False) -> None:
-        """End an operation for good."""
         if not self._forget(operation):
             return
         key = operation.requested.key
@@ -293,7 +292,10 @@ class Deliveries:
         return True
 
     def _place(self, key: Key, last: str | None) -> tuple[ConnectOperation | None, int]:
-        """Return the operation to continue, and the client's last index in it; None: a new run."""
+        """Return the operation that the client goes on reading, and its last response's index.
+
+        None instead of the operation: a new run of the request has to begin.
+        """
         read = read_id(last) if last is not None else None
         operation = self._operations.get(key)
         if operation is None:
@@ -321,7 +323,7 @@ class Deliveries:
             self._sought.popitem(last=False)
 
     async def _resume(self, key: Key, last: str, source: Source, names: bytes) -> ConnectOperation:
-        """Begin a run that goes on after this response."""
+        """Begin a run that continues after the client's last response; return the operation."""
         read = read_id(last)
         assert read is not None
         if read.way is Way.TAIL:
@@ -367,7 +369,10 @@ class Deliveries:
         return bytes(kept.value[_STORED.size :])
 
     async def _keep(self, operation: ConnectOperation) -> tuple[Way, str]:
-        """Let another HAProc go on with this run; return the way for that, and its part of ids."""
+        """Store what another HAProc needs to go on with a run.
+
+        Returns the way for that, and the text for this way in the responses' ids.
+        """
         request = operation.requested.request
         if not (operation.requested.read.reattachable and request):
             return Way.NOTHING, ""
@@ -397,7 +402,7 @@ class Deliveries:
         name = _stored_key(key)
         with contextlib.suppress(LogError, ValueError):
             kept = await self._store.get(name)
-            if kept is not None and put_by in (None, _put_by(kept.value)):
+            if kept is not None and put_by in (None, _STORED.unpack_from(kept.value)[2]):
                 await self._store.delete(name)
 
     def _state(self, key: Key) -> OperationState:
@@ -430,7 +435,10 @@ class Deliveries:
         with contextlib.suppress(LogError):
             for name in await self._store.keys(RUNNING):
                 kept = await self._store.get(name)
-                if kept is not None and time.time() - _put_at(kept.value) > _STORED_S_MAX:
+                if kept is None:
+                    continue
+                _, stored_s, _ = _STORED.unpack_from(kept.value)
+                if time.time() - stored_s > _STORED_S_MAX:
                     await self._store.delete(name)
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
@@ -467,14 +475,6 @@ def _tail(last: str, read: ResponseId) -> list[bytes]:
 async def _each(responses: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
     for response in responses:
         yield response
-
-
-def _put_at(value: bytes) -> float:
-    return float(_STORED.unpack_from(value)[1])
-
-
-def _put_by(value: bytes) -> bytes:
-    return bytes(_STORED.unpack_from(value)[2])
 
 
 def _stored_key(key: Key) -> str:

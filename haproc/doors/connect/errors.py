@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
-from google.protobuf import any_pb2, duration_pb2
-from google.rpc import error_details_pb2, status_pb2
+from google.protobuf import duration_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from haproc import protos
 from haproc.engine.errors import RelayedError, session_lost
@@ -32,16 +32,6 @@ _MESSAGE_BYTES_MAX: Final = 2048
 ENRICHED_MAX: Final = 500
 """Errors with more details than fit into their status; clients fetch them at once. At most 24 KiB
 each, mostly less than one."""
-_CODE_NUMBER: Final = {
-    "INVALID_ARGUMENT": 3,
-    "DEADLINE_EXCEEDED": 4,
-    "NOT_FOUND": 5,
-    "PERMISSION_DENIED": 7,
-    "ABORTED": 10,
-    "INTERNAL": 13,
-    "UNAVAILABLE": 14,
-    "UNAUTHENTICATED": 16,
-}
 _CODE_OF_CLASS: Final[Mapping[str, str]] = {
     ErrorClass.UNAUTHENTICATED: "UNAUTHENTICATED",
     ErrorClass.FORBIDDEN: "PERMISSION_DENIED",
@@ -159,7 +149,7 @@ def call_end(
     if code == "UNAVAILABLE" and error.outcome is WriteOutcome.UNKNOWN and not own_id:
         code = "ABORTED"
     message = _message(error)
-    status = status_pb2.Status(code=_CODE_NUMBER[code], message=message)
+    status = status_pb2.Status(code=code_pb2.Code.Value(code), message=message)
     classes = (*_classes(error), *reversed(_JAVA))
     parameters = dict(error.details.parameters)
     if error.hint:
@@ -183,11 +173,11 @@ def call_end(
             **({"errorId": error_id} if enriched else {}),
         },
     )
-    _add(status, info)
+    status.details.add().Pack(info)
     if code == "UNAVAILABLE" and (after_s := _RETRY_AFTER_S.get(error.error_class)):
         delay = duration_pb2.Duration()
         delay.FromMilliseconds(round(1000 * after_s))
-        _add(status, error_details_pb2.RetryInfo(retry_delay=delay))
+        status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
     return CallEnd(code, message, status.SerializeToString(), enriched)
 
 
@@ -239,12 +229,6 @@ def _as_spark_names(error: RequestError) -> RequestError:
 def _is_ours(error: RequestError) -> bool:
     """True if the error's class is HAProc's, not Spark's."""
     return error.error_class.startswith("HAPROC_")
-
-
-def _add(status: status_pb2.Status, detail: error_details_pb2.ErrorInfo) -> None:
-    packed = any_pb2.Any()
-    packed.Pack(detail)
-    status.details.append(packed)
 
 
 def _message(error: RequestError) -> str:

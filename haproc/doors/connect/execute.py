@@ -63,16 +63,13 @@ class PlanRequest:
 
     - ``request``: the serialized request, as it may be relayed;
     - ``plan``: the serialized plan in the request;
-    - ``handles``: the session's checkpoints and models that the plan uses;
-    - ``plan_id``: the number of a SQL command
+    - ``plan_id``: the number that the client gave to a SQL command's relation; None: it gave none.
     """
 
     request: bytes
     plan: bytes
     statement: Sent
-    does: Does
-    kind: Kind
-    handles: frozenset[str] = frozenset()
+    reading: PlanReading
     is_root: bool = False
     """True if it is a relation: the client wants its rows."""
     plan_id: int | None = None
@@ -143,21 +140,23 @@ class Executing:
         """
         session = await self._behind.enter_session(call.names.session_id, call.user)
         plan_request = await self._read(call, request)
-        if plan_request.does is Does.HOLDS and messages.only_removes(plan_request.plan):
-            if plan_request.handles - session.handles:
+        reading, statement = plan_request.reading, plan_request.statement
+        if reading.does is Does.HOLDS and messages.only_removes(plan_request.plan):
+            if reading.handles - session.handles:
                 return  # it is gone already, with the Spark session that had it
         else:
-            session.check_handles(plan_request.handles)
-        if (change := _change_in(plan_request.statement)) is not None:
+            session.check_handles(reading.handles)
+        change = options.change_in(statement.text) if isinstance(statement, SentSql) else None
+        if change is not None:
             rows = await self._change_options(call, session, change)
             if change.key:
                 for response in _ring_responses(plan_request, [messages.settings_rows(rows)]):
                     yield response
                 return
-        wanted = self._request(call, session, operation_id, plan_request.statement, age_s)
-        with self._counted(plan_request.does):
+        wanted = self._request(call, session, operation_id, statement, age_s)
+        with self._counted(reading.does):
             async with self._registry.having(wanted, self._behind.decide) as (execution, found):
-                execution.leaves_nothing = plan_request.does is Does.HOLDS
+                execution.leaves_nothing = reading.does is Does.HOLDS
                 async with aclosing(
                     self._responses(session, plan_request, wanted, found)
                 ) as responses:
@@ -173,7 +172,7 @@ class Executing:
             return [(change.key, value)]
         rows: list[tuple[str, str]] = []
         if change.value is not None:
-            options.check(change.key, change.value)
+            options.value_of(change.key, change.value)
             entry = ConfEntry(sets=((change.key, change.value),))
             rows = list(entry.sets)
         else:
@@ -206,7 +205,7 @@ class Executing:
     async def check(self, call: Call, session: ClientSession, plan: bytes) -> Callable[[], bool]:
         """Wait until a plan that only reads may be analysed in the session.
 
-        The returned function is called after the analysis: True if it is valid; see `check_still`.
+        Returns a function for `check_still`, which the caller calls after the analysis.
         """
         packed, message, reading = await self._opened(plan)
         session.check_handles(reading.handles)
@@ -230,9 +229,9 @@ class Executing:
         permitted = Permitted(session, plan_request, request, found.still)
         if found.operation_class is OperationClass.QUERY:
             return self._relayed(permitted)
-        return (
-            self._held(permitted) if plan_request.does is Does.HOLDS else self._changed(permitted)
-        )
+        if plan_request.reading.does is Does.HOLDS:
+            return self._held(permitted)
+        return self._changed(permitted)
 
     async def _relayed(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
         """Relay a query into its session; raises RequestError if its result may not be valid."""
@@ -261,24 +260,20 @@ class Executing:
 
     async def _changed(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
         """Run a plan that changes the session, and record the change if it is valid afterwards."""
-        session, plan_request, request = (
-            permitted.session,
-            permitted.plan_request,
-            permitted.request,
-        )
-        settling = session.settling if plan_request.kind is Kind.USE else nullcontext()
+        session, request = permitted.session, permitted.request
+        uses = permitted.plan_request.reading.kind is Kind.USE
+        settling = session.settling if uses else nullcontext()
         async with self._sessions.changing(session), settling:
             if session.has_recorded(request.id):
                 return  # sent again, perhaps to another HAProc: only the answer was missing
             run = partial(self._change, permitted)
-            if plan_request.kind is Kind.USE:
+            if uses:
                 given, found = await session.setting(run)
                 now = replace(session.settings, catalog=found.catalog, schema=found.schema)
                 entry: Entry = SettingsEntry(now)
             else:
-                given, entry = await session.leaving(
-                    run, partial(left_by_plan, session, plan_request.plan)
-                )
+                left = partial(left_by_plan, session, permitted.plan_request.plan)
+                given, entry = await session.leaving(run, left)
             check_still(permitted.still)  # else the session is made anew, without this change
             await self._sessions.record(session, entry, request.id)
         for response in given:
@@ -286,7 +281,6 @@ class Executing:
 
     @staticmethod
     async def _change(permitted: Permitted) -> list[bytes]:
-        """Run a plan that changes the session."""
         responses = permitted.session.spark.relay.execute(
             permitted.plan_request.request,
             str(uuid.uuid4()),
@@ -297,7 +291,7 @@ class Executing:
             return [response async for response in responses]
 
     async def _held(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
-        """Yield the responses of a plan whose result only this Spark session has, once complete."""
+        """Run a plan whose result only this Spark session has; yield its responses at the end."""
         async with aclosing(self._relayed(permitted)) as responses:
             given = [response async for response in responses]
         permitted.session.handles |= messages.handles_in(given)
@@ -340,15 +334,8 @@ class Executing:
         request = replaced_plan(request, packed)
         is_root = plan.WhichOneof("op_type") == "root"
         if reading.sql is None:
-            return PlanRequest(
-                request,
-                packed,
-                SentPlan(packed, ReadPlan(plan, reading)),
-                reading.does,
-                reading.kind,
-                reading.handles,
-                is_root,
-            )
+            sent = SentPlan(packed, ReadPlan(plan, reading))
+            return PlanRequest(request, packed, sent, reading, is_root)
         text, given = reading.sql.text, messages.given(reading.sql)
         read = ReadPlan(messages.as_command(plan), reading) if given is None else None
         if given is not None:
@@ -364,9 +351,7 @@ class Executing:
             request,
             packed,
             SentPlan(whole, read) if messages.has_relations(command) else SentSql(text),
-            reading.does,
-            reading.kind,
-            reading.handles,
+            reading,
             is_root,
             messages.plan_id(command),
         )
@@ -412,10 +397,6 @@ def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:
     return packed, plan, read_opened(messages.as_command(plan))
 
 
-def _change_in(statement: Sent) -> options.OptionChange | None:
-    return options.change_in(statement.text) if isinstance(statement, SentSql) else None
-
-
 async def _answered(plan_request: PlanRequest, answer: Answer) -> AsyncGenerator[bytes, None]:
     """Yield the ring's responses: the rows of a root, a relation for a SQL command."""
     for response in _ring_responses(plan_request, [chunk async for chunk in answer.result]):
@@ -429,7 +410,7 @@ def _ring_responses(plan_request: PlanRequest, chunks: Sequence[Chunk]) -> Itera
     if plan_request.is_root:
         yield messages.schema(data)
         yield from map(messages.rows, chunks or [Chunk(empty_stream(), 0)])
-    elif plan_request.does is Does.RUNS_SQL:
+    elif plan_request.reading.does is Does.RUNS_SQL:
         yield messages.sql_result(data, plan_request.plan_id)
 
 

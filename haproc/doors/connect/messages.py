@@ -1,4 +1,4 @@
-"""The parts of clients' messages, and answers in Spark's form for what the ring itself ran."""
+"""Reading of PySpark's messages, and Spark's answers for statements that the ring ran itself."""
 
 from __future__ import annotations
 

@@ -80,7 +80,11 @@ class OperationRequest:
 
 
 class ConnectOperation:
-    """One run. ``keep`` returns the way for another HAProc to go on, and its text in ids."""
+    """One run of an operation.
+
+    ``keep`` stores what another HAProc needs to go on with the run. It returns the way for that,
+    and the text for this way in the responses' ids. ``ended`` is called once the run has ended.
+    """
 
     def __init__(
         self,
@@ -234,7 +238,6 @@ class ConnectOperation:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _follow(self, responses: AsyncGenerator[bytes, None]) -> None:
-        """Read the run to its end."""
         try:
             async with contextlib.aclosing(responses):
                 async for response in responses:
@@ -298,7 +301,10 @@ class ConnectOperation:
             self._give(each)
 
     async def _give_held(self) -> None:
-        """Give all held responses of a complete result; a short remainder is put into ids."""
+        """Give the client all held responses of a complete result.
+
+        If the responses behind one are short, the id of that one contains them.
+        """
         if _size(self._held[1:] if self._held else []) > TAIL_BYTES_MAX:
             await self._find_way()
         held = merged(self._let_go_of_held())
@@ -350,7 +356,7 @@ class ConnectOperation:
         self._notify()
 
     def _was_read(self, index: int) -> None:
-        """Note that the client has read all up to this response, perhaps on an earlier stream."""
+        """Note that the client has read all responses up to this index, on any stream."""
         if self._closed or index < self._next_unread:
             return
         for each in range(self._next_unread, index + 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from haproc import protos, wire
@@ -12,7 +13,7 @@ from haproc.classify.model import BUDGET_MAX_S, WriteConcern
 from haproc.classify.tokens import LexicalError, TokenKind, tokenize
 from haproc.config.model import Consistency, Reads
 from haproc.doors.http import reading
-from haproc.failure import ErrorClass, RequestError, refused
+from haproc.failure import ErrorClass, refused
 from haproc.route import streams
 from haproc.route.model import Fanout, Freshness
 from haproc.sessions.journal import ConfEntry
@@ -88,12 +89,8 @@ def is_option(key: str) -> bool:
     return key.startswith(PREFIX)
 
 
-def check(key: str, value: str) -> None:
-    """Raise RequestError for an unknown option, or a value that it can't have."""
-    _of(key, value)
-
-
-def _of(key: str, value: str) -> Any:
+def value_of(key: str, value: str) -> Any:
+    """Return an option's value; raises RequestError for an unknown option or a wrong value."""
     read = _READ.get(key)
     if read is None:
         raise refused(
@@ -135,7 +132,7 @@ def in_force(
 
 def read(found: Mapping[str, str]) -> Options:
     """Return options as values; raises RequestError."""
-    values = {key: _of(key, value) for key, value in found.items()}
+    values = {key: value_of(key, value) for key, value in found.items()}
     freshness = Freshness(
         values["haproc.consistency"],
         values["haproc.acceptable_offset_lag"],
@@ -159,7 +156,6 @@ _base = protos.base
 _COMPRESSION: Final = "spark.connect.session.planCompression.threshold"
 """Read by clients that compress large plans: they must not, since HAProc reads plans."""
 _NEVER: Final = "-1"
-NOTHING_HELD: Final[Mapping[str, str]] = {}
 
 
 def reserved(operation: Any) -> list[str]:
@@ -194,7 +190,7 @@ def values(response: bytes) -> dict[str, str]:
     return {pair.key: pair.value for pair in pairs if pair.HasField("value")}
 
 
-def checked(operation: Any, held: Mapping[str, str] = NOTHING_HELD) -> Any:
+def checked(operation: Any, held: Mapping[str, str] = MappingProxyType({})) -> Any:
     """Return the operation without parts that a session may not do; raises RequestError.
 
     ``held``: the present values of `reserved` settings; setting such a value again changes nothing.
@@ -214,7 +210,7 @@ def checked(operation: Any, held: Mapping[str, str] = NOTHING_HELD) -> Any:
     del changed.set.pairs[:]
     for pair in operation.set.pairs:
         if is_option(pair.key):
-            check(pair.key, pair.value)
+            value_of(pair.key, pair.value)
         elif held.get(pair.key) == pair.value:
             continue
         elif not operation.set.silent:
@@ -310,9 +306,6 @@ def _pair(kind: str, wanted: Any, found: Mapping[str, str]) -> Any | None:
         if wanted.HasField("value"):
             pair.value = wanted.value
     elif kind == "get":
-        raise _not_set(key)
+        message = f"the option {key[:100]} is not set"
+        raise refused(ErrorClass.BAD_REQUEST, message, "set it first")
     return pair
-
-
-def _not_set(key: str) -> RequestError:
-    return refused(ErrorClass.BAD_REQUEST, f"the option {key[:100]} is not set", "set it first")

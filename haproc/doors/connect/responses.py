@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, Final
@@ -82,7 +82,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResponseParts:
-    """The parts of a response that matter. ``data``: an Arrow stream, or one of its chunks."""
+    """The kind of a response, and its rows. ``data``: an Arrow stream, or one of its chunks."""
 
     kind: Kind
     data: memoryview | None = None
@@ -358,46 +358,36 @@ class Following:
             return [Followed(Kind.ROWS, response, None)]
 
     def _take_batches(self, response: bytes, data: Any, passing: bool) -> list[Followed]:
-        assert self._digest is not None
         left: list[pa.RecordBatch] = []
-        schema = None
-        for batch in _batches(data):
-            schema = batch.schema
-            self._pass_over(batch, left)
+        with pa.ipc.open_stream(data) as reader:
+            for batch in reader:
+                self._pass_over(batch, left)
         if not passing:
             return [Followed(Kind.ROWS, response, self._position())]
-        if schema is None or not left:
+        if not left:
             return []
         return [Followed(Kind.ROWS, _with_rows(response, left, self._start.rows), self._position())]
 
     def _pass_over(self, batch: pa.RecordBatch, left: list[pa.RecordBatch]) -> None:
         """Add a batch's rows; append the rows that the client does not have to ``left``."""
-        assert self._digest is not None
+        digest = self._digest
+        assert digest is not None
         missing = self._start.rows - self._rows
         if missing <= 0:
-            self._add(batch)
+            digest.add_batch(batch)
             left.append(batch)
             return
-        self._add(batch.slice(0, missing))
-        if self._rows == self._start.rows and self._digest.digest() != self._start.digest:
+        digest.add_batch(batch.slice(0, missing))
+        if self._rows == self._start.rows and digest.digest() != self._start.digest:
             raise _changed(f"the first {self._start.rows} rows are not those delivered")
         if batch.num_rows > missing:
             rest = batch.slice(missing)
-            self._add(rest)
+            digest.add_batch(rest)
             left.append(rest)
-
-    def _add(self, batch: pa.RecordBatch) -> None:
-        assert self._digest is not None
-        self._digest.add_batch(batch)
 
 
 def _joined(chunks: list[memoryview]) -> Any:
     return pa.py_buffer(chunks[0] if len(chunks) == 1 else b"".join(chunks))
-
-
-def _batches(data: Any) -> Iterator[pa.RecordBatch]:
-    with pa.ipc.open_stream(data) as reader:
-        yield from reader
 
 
 def _with_rows(response: bytes, batches: list[pa.RecordBatch], first: int) -> bytes:

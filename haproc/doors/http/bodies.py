@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -23,9 +23,6 @@ from haproc.doors.http.statuses import (
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.route.answering import to_request_error
 from haproc.statements.request_admission import Held
-
-# Reading the bodies of requests, and writing those of answers.
-
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 BODY_READ_S: Final = 60.0
@@ -158,9 +155,9 @@ def check_json(request: web.BaseRequest) -> None:
         )
 
 
-def json_response(body: Any, status: int = 200) -> web.Response:
+def json_response(body: Mapping[str, Any], status: int = 200) -> web.Response:
     """Return a JSON answer."""
-    data = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    data = json.dumps(dict(body), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return raw_json(data.encode("utf-8", "replace"), status)
 
 

@@ -149,12 +149,10 @@ def no_unknown(body: Mapping[str, Any], known: Collection[str]) -> None:
             raise refused(ErrorClass.BAD_REQUEST, f"unknown field {name[:80]!r}", hint)
 
 
-def text(body: Mapping[str, Any], name: str, default: str | None = None) -> str | None:
+def text(body: Mapping[str, Any], name: str) -> str | None:
     """Return a field of text; null counts as absent."""
     value = body.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, str):
+    if value is not None and not isinstance(value, str):
         raise wrong(name, "a string", value)
     return value
 

@@ -146,12 +146,10 @@ class HeartbeatDoor:
             raise refused(ErrorClass.BAD_REQUEST, problem) from error
 
 
-# The doors between peers, under the ring's secret: forwarded queries and settings, too.
+# The door on which a HAProc reports its Spark server's settings.
 
 
 T = TypeVar("T")
-
-# The door on which a HAProc reports its Spark server's settings.
 
 
 class SettingsService(Protocol):
@@ -166,7 +164,7 @@ def add_settings(app: web.Application, service: SettingsService) -> None:
     """Add the door of this HAProc's settings to the operators' application."""
 
     async def settings(request: web.Request) -> web.Response:
-        return json_response(dict(service.settings()))
+        return json_response(service.settings())
 
     app.add_routes([web.get("/ha/v1/settings", settings, allow_head=False)])
 
@@ -288,7 +286,7 @@ def _of_peer(of: type[T], body: bytes) -> T:
         raise refused(ErrorClass.BAD_REQUEST, message) from error
 
 
-# The doors between peers, under the ring's secret.
+# All other requests between peers.
 
 
 LATENCIES_MAX: Final = 1 << 18

@@ -103,66 +103,62 @@ class QueueDoor:
     async def queue(self, request: web.Request) -> web.Response:
         """List the queue."""
         start, limit = reading.page(request.query, PAGE_DEFAULT, PAGE_MAX)
-        return json_response(dict(self._service.queue(start, limit)))
+        return json_response(self._service.queue(start, limit))
 
     async def show(self, request: web.Request) -> web.Response:
         """Show one operation."""
-        return json_response(dict(await self._service.show(_offset(request))))
+        return json_response(await self._service.show(_offset(request)))
 
     async def retry(self, request: web.Request) -> web.Response:
         """Retry a failing operation."""
         (cluster,) = await _texts(request, "cluster")
-        return json_response(dict(await self._service.retry(cluster, _offset(request))))
+        return json_response(await self._service.retry(cluster, _offset(request)))
 
     async def skip(self, request: web.Request) -> web.Response:
         """Skip an operation that cannot be applied here."""
         cluster, reason = await _texts(request, "cluster", "reason")
-        done = await self._service.skip(cluster, _offset(request), reason)
-        return json_response(dict(done))
+        return json_response(await self._service.skip(cluster, _offset(request), reason))
 
     async def revoke(self, request: web.Request) -> web.Response:
         """Revoke an operation."""
         reason, names = await _texts(request, "reason", "without")
         without = [name for name in names.split(",") if name]
-        done = await self._service.revoke(_offset(request), reason, without)
-        return json_response(dict(done))
+        return json_response(await self._service.revoke(_offset(request), reason, without))
 
     async def verify(self, request: web.Request) -> web.Response:
         """Begin a verification."""
         body = await read_object(request, ("trusted",)) if request.can_read_body else {}
         trusted = reading.needed_texts(body, ("trusted",))[0] if "trusted" in body else ""
-        return json_response(dict(await self._service.verify(trusted)))
+        return json_response(await self._service.verify(trusted))
 
     async def rebuild(self, request: web.Request) -> web.Response:
         """Rebuild the cluster from another one."""
         body = await read_object(request, ("cluster", "donor", "way"))
         cluster, donor = reading.needed_texts(body, ("cluster", "donor"))
         (way,) = reading.needed_texts(body, ("way",)) if "way" in body else ("",)
-        return json_response(dict(await self._service.rebuild(cluster, donor, way)))
+        return json_response(await self._service.rebuild(cluster, donor, way))
 
     async def withdraw(self, request: web.Request) -> web.Response:
         """Withdraw the request to rebuild the cluster."""
         (cluster,) = await _texts(request, "cluster")
-        return json_response(dict(self._service.withdraw(cluster)))
+        return json_response(self._service.withdraw(cluster))
 
     async def backup(self, request: web.Request) -> web.Response:
         """Begin a backup."""
         cluster, destination = await _texts(request, "cluster", "destination")
-        return json_response(dict(self._service.backup(cluster, destination)))
+        return json_response(self._service.backup(cluster, destination))
 
     async def backup_status(self, request: web.Request) -> web.Response:
         """Return the progress of the newest backup."""
-        return json_response(dict(self._service.backup_status()))
+        return json_response(self._service.backup_status())
 
     async def restore(self, request: web.Request) -> web.Response:
         """Restore the cluster from a backup."""
         body = await read_object(request, ("cluster", "source", "offset", "verify"))
         cluster, source = reading.needed_texts(body, ("cluster", "source"))
         offset, verify = reading.offset(body, "offset"), reading.flag(body, "verify")
-        restored = await self._service.restore(
-            cluster, source, -1 if offset is None else offset, verify=verify
-        )
-        return json_response(dict(restored))
+        offset = -1 if offset is None else offset
+        return json_response(await self._service.restore(cluster, source, offset, verify=verify))
 
     async def repair(self, request: web.Request) -> web.Response:
         """Replace tables by another cluster's."""
@@ -170,11 +166,11 @@ class QueueDoor:
         schema, _, name = table.partition(".")
         if not schema or not name:
             raise refused(ErrorClass.BAD_REQUEST, f"{table[:80]!r} is not schema.table")
-        return json_response(dict(await self._service.repair(cluster, table, donor)))
+        return json_response(await self._service.repair(cluster, table, donor))
 
     async def verification(self, request: web.Request) -> web.Response:
         """Return the result of a verification so far."""
-        return json_response(dict(await self._service.verification(_offset(request))))
+        return json_response(await self._service.verification(_offset(request)))
 
 
 def _offset(request: web.Request) -> int:

@@ -12,7 +12,7 @@ from dmq import Json
 from haproc.config.check import NAME
 from haproc.config.model import Address
 from haproc.config.sections import is_client_url, is_wildcard
-from haproc.doors.clients.job_door import batch_id, page_of
+from haproc.doors.clients.job_door import ListedJobs
 from haproc.doors.http import reading
 from haproc.doors.http.bodies import json_response, read_object
 from haproc.failure import ErrorClass, refused
@@ -61,7 +61,7 @@ class MembersDoor:
 
     async def members(self, request: web.Request) -> web.Response:
         """Return the members."""
-        return json_response(dict(self._service.describe()))
+        return json_response(self._service.describe())
 
     async def join(self, request: web.Request) -> web.Response:
         """Add a cluster."""
@@ -72,13 +72,13 @@ class MembersDoor:
             raise refused(
                 ErrorClass.BAD_REQUEST, f"client_url {client_url[:80]!r} is no URL for clients"
             )
-        return json_response(dict(await self._service.join(name, _address(peer), client_url)))
+        return json_response(await self._service.join(name, _address(peer), client_url))
 
     async def leave(self, request: web.Request) -> web.Response:
         """Remove a cluster."""
         name = _name(request)
         await read_object(request, ())
-        return json_response(dict(await self._service.leave(name)))
+        return json_response(await self._service.leave(name))
 
 
 def _name(request: web.Request) -> str:
@@ -132,59 +132,26 @@ class DrainDoor:
 
     async def drain_status(self, request: web.Request) -> web.Response:
         """Return the drain's progress, and the work that clients still have here."""
-        return json_response(dict(self._service.drain_status()))
+        return json_response(self._service.drain_status())
 
     async def drain(self, request: web.Request) -> web.Response:
         """Drain the cluster."""
         body = await read_object(request, ("cluster", "force"))
         force = reading.flag(body, "force")
         (cluster,) = reading.needed_texts(body, ("cluster",))
-        return json_response(dict(self._service.drain(cluster, force=force)))
+        return json_response(self._service.drain(cluster, force=force))
 
     async def undrain(self, request: web.Request) -> web.Response:
         """Undrain the cluster."""
         body = await read_object(request, ("cluster",))
         (cluster,) = reading.needed_texts(body, ("cluster",))
-        return json_response(dict(self._service.undrain(cluster)))
-
-
-# The operators' door to all users' jobs, to list and end them.
+        return json_response(self._service.undrain(cluster))
 
 
 def supervise(app: web.Application, service: JobService | None) -> None:
     """Add the door of all users' jobs to the operators' application."""
-
-    def jobs(request: web.Request) -> JobService:
-        if service is None:
-            raise refused(ErrorClass.JOBS_OFF, "this ring takes no jobs", "set jobs.enabled")
-        return service
-
-    async def listed(request: web.Request) -> web.Response:
-        found = jobs(request)
-        start, size = page_of(request)
-        return json_response(dict(await found.listed(None, start or 0, size)))
-
-    async def shown(request: web.Request) -> web.Response:
-        return json_response(dict(await jobs(request).shown(None, batch_id(request))))
-
-    async def log(request: web.Request) -> web.Response:
-        found = jobs(request)
-        start, size = page_of(request)
-        return json_response(dict(await found.log(None, batch_id(request), start, size)))
-
-    async def kill(request: web.Request) -> web.Response:
-        await jobs(request).kill(None, batch_id(request))
-        return json_response({"msg": "deleted"})
-
-    one = "/ha/v1/jobs/{batch_id}"
-    app.add_routes(
-        [
-            web.get("/ha/v1/jobs", listed, allow_head=False),
-            web.get(one, shown, allow_head=False),
-            web.get(f"{one}/log", log, allow_head=False),
-            web.delete(one, kill),
-        ]
-    )
+    every = ListedJobs("/ha/v1/jobs", service, lambda _: None, "set jobs.enabled")
+    app.add_routes(every.routes())
 
 
 # The operators' door to clients' sessions, to list and close them.
@@ -211,12 +178,12 @@ def attend(app: web.Application, service: SessionsService) -> None:
 
     async def listed(request: web.Request) -> web.Response:
         start, limit = reading.page(request.query, PAGE_DEFAULT, PAGE_MAX)
-        return json_response(dict(await service.listed(start, limit)))
+        return json_response(await service.listed(start, limit))
 
     async def close(request: web.Request) -> web.Response:
         names = ("user", "session_id")
         user, session_id = reading.needed_texts(await read_object(request, names), names)
-        return json_response(dict(await service.close(user, session_id)))
+        return json_response(await service.close(user, session_id))
 
     app.add_routes(
         [
