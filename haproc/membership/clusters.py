@@ -10,7 +10,7 @@ from typing import Final
 
 from dmq import Json
 from haproc.config.model import Config
-from haproc.membership.peers import Neighbour, founders
+from haproc.membership.peers import Member, founders
 from haproc.membership.state import HOPELESS, Own, State
 from haproc.membership.view import Peer, PeerStatus
 from haproc.metrics import LATENCY_BUCKETS_S, Totals
@@ -132,7 +132,7 @@ def cluster_views(
     peers: Mapping[str, Peer],
     text_of: Callable[[float], str],
     now: str,
-    members: Sequence[Neighbour] = (),
+    members: Sequence[Member] = (),
     urls: Mapping[str, str] = _NO_URLS,
 ) -> list[ClusterView]:
     """Return all clusters in ring order; ``text_of`` writes a time of the view as text.

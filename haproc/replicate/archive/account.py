@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 from dmq import Entry, KeyValueStore
@@ -18,6 +17,7 @@ from haproc.replicate.log_state.idempotency_window import (
     WindowTooSmallError,
 )
 from haproc.replicate.log_state.members import Claims
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.control import (
     Abandon,
     Change,
@@ -71,27 +71,18 @@ KNOWN_MAX: Final = 100_000
 """The most operations of which facts are remembered: some tens of megabytes."""
 
 
-class ArchivedStatus(StrEnum):
-    """The outcome of an operation on a cluster, as the archive shows it."""
-
-    APPLIED = "applied"
-    FAILED = "failed"
-    """It had an application error on this cluster."""
-    REJECTED = "rejected"
-    """The ring decided that no cluster applies it."""
-    SKIPPED = "skipped"
-    """An operator had this cluster pass over it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The outcome of an operation on one cluster; ``error``: the error's class, or empty."""
+    """The outcome of an operation on one cluster; ``error``: the error's class, or empty.
 
-    status: ArchivedStatus
+    The status is never EXPIRED or STALE: the archive has no such operations.
+    """
+
+    status: OutcomeStatus
     error: str = ""
 
 
-APPLIED: Final = Ending(ArchivedStatus.APPLIED)
+APPLIED: Final = Ending(OutcomeStatus.APPLIED)
 
 
 @dataclass(slots=True)
@@ -148,12 +139,10 @@ class Fates:
             case Rows() if not self._void(at, message.by, message.epoch):
                 self._computed(message)
             case FailureReport() if not self._void(at, message.cluster, message.epoch):
-                ending = Ending(ArchivedStatus.FAILED, message.failure.error_class)
+                ending = Ending(OutcomeStatus.FAILED, message.failure.error_class)
                 self._end(message.offset, message.cluster, ending)
             case Skip() if not self._void(at, message.cluster, message.epoch):
-                self._end(message.offset, message.cluster, Ending(ArchivedStatus.SKIPPED))
-            case Operation() | _:
-                pass
+                self._end(message.offset, message.cluster, Ending(OutcomeStatus.SKIPPED))
 
     def _void(self, at: int, cluster: str, epoch: int) -> bool:
         return self._claims.void(at, cluster, epoch)
@@ -211,7 +200,7 @@ class Fates:
         if known is None or not (known.rejected or known.by_cluster):
             return None
         if known.rejected:
-            return dict.fromkeys(clusters, Ending(ArchivedStatus.REJECTED, known.rejected))
+            return dict.fromkeys(clusters, Ending(OutcomeStatus.REJECTED, known.rejected))
         return {name: known.by_cluster.get(name, APPLIED) for name in clusters}
 
     def rows(self, offset: int) -> int | None:
