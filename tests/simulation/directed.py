@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
@@ -216,3 +218,21 @@ def story(
         await tell(stage)
 
     run(main())
+
+
+def on_stage(**options: Any) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Any]:
+    """Make a test of a story: its first argument is the stage, the others are pytest's.
+
+    ``options``: those of `story`.
+    """
+
+    def test_of(tell: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+        @functools.wraps(tell)
+        def test(**given: Any) -> None:
+            story(functools.partial(tell, **given), **options)
+
+        _, *asked = inspect.signature(tell).parameters.values()
+        test.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
+        return test
+
+    return test_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from haproc.pipeline import ring, verify
+from haproc.pipeline import ring, tables, verify
 from haproc.pipeline.ring import ClientDoors, HttpAnswer, RingError
 from haproc.pipeline.verify import PATH, POLL_S, equal, findings_text, verified
 from tests.unit.door_rig import door
@@ -108,7 +108,7 @@ def test_exit_code_tells_whether_all_are_equal(
     monkeypatch.setattr(sys, "argv", ["verify", "--wait-s", "0"])
     monkeypatch.setattr(ring, "doors", lambda options, answer_s: Ring(came_to))
     monkeypatch.setattr(ring, "session", lambda options: Session())
-    monkeypatch.setattr(verify, "create", lambda spark: None)
+    monkeypatch.setattr(tables, "create", lambda *named: None)
     monkeypatch.setattr(verify, "keep", lambda spark, found, now: kept.append(found))
     assert verify.main() == code
     assert kept == ([] if code == 1 else [came_to])
