@@ -201,7 +201,7 @@ def build_doors(
     attend(operators, listing)
     supervise(operators, jobs.service if jobs else None)
     watching = Watching(
-        config, presence, status, replica, core.peers, jobs.runner if jobs else None
+        config, presence, status, replica, core.peers.status, jobs.runner if jobs else None
     )
     show_ring(config, presence, watching, operators, clients)
     listener = Listener(

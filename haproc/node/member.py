@@ -149,7 +149,7 @@ def build_archive(config: Config, member: LocalMember, world: World, peers: Time
     """Return the pages of applied operations, for an archive."""
     return Pages(
         member.core,
-        member.replica.admission,
+        member.replica.admission.wait_read_to,
         peers,
         ArchivePosition(world.store),
         config.archive,

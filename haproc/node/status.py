@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NoReturn, Protocol
@@ -286,14 +286,11 @@ _OF_STATUS: Final = (
 )
 
 
-class Asked(Protocol):
-    """The other HAProcs."""
-
-    async def status(self, peer: str, timeout_s: float) -> PeerStatus: ...
-
-
 class Watching:
-    """The data of the status page. Without a replica, this HAProc waits for its log."""
+    """The data of the status page. Without a replica, this HAProc waits for its log.
+
+    ``status_of`` asks a peer for its status, within a time; raises PeerUnavailableError.
+    """
 
     def __init__(
         self,
@@ -301,14 +298,14 @@ class Watching:
         presence: Presence,
         status: StatusSource,
         replica: Replica | None = None,
-        peers: Asked | None = None,
+        status_of: Callable[[str, float], Awaitable[PeerStatus]] | None = None,
         jobs: Runner | None = None,
     ) -> None:
         self._doors = {each.name: config.url(each.peer) for each in config.clusters}
         self._presence = presence
         self._status = status
         self._replica = replica
-        self._peers = peers
+        self._status_of = status_of
         self._jobs = jobs
 
     def history(self) -> Mapping[str, Json]:
@@ -346,9 +343,9 @@ class Watching:
         others = (
             view["state"] not in ("", State.READY.value) and name in self._presence.members.peers()
         )
-        if others and self._peers is not None:
+        if others and self._status_of is not None:
             try:
-                answer = await self._peers.status(name, ASK_S)
+                answer = await self._status_of(name, ASK_S)
                 found = {"reason": answer.reason, "copy": msgspec.to_builtins(answer.copy)}
             except PeerUnavailableError:
                 pass  # the heartbeats will show it

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,13 +48,8 @@ def config_with(tmp_path: Path, port: int, secret: str = "ring-secret") -> Confi
     return dataclasses.replace(config, clusters=clusters, secret=secret, membership=RULES)
 
 
-@contextlib.asynccontextmanager
-async def sending(config: Config) -> AsyncIterator[Links]:
-    links = Links(config, "b")
-    try:
-        yield links
-    finally:
-        await links.aclose()
+def sending(config: Config) -> contextlib.aclosing[Links]:
+    return contextlib.aclosing(Links(config, "b"))
 
 
 async def until(condition: Callable[[], bool], links: Links | None = None) -> None:

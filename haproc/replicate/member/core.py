@@ -282,9 +282,8 @@ class Core:
             log_state.forget(schedule.low - limits.window_records)
 
         health = Health(
-            reached.engine,
+            lambda: reached.engine.probe(timeout_s=timeouts.probe_timeout_s),
             interval_s=timeouts.probe_interval_s,
-            timeout_s=timeouts.probe_timeout_s,
             missed_max=timeouts.probes_missed,
             on_change=condition.cluster_answers,
         )
