@@ -19,6 +19,7 @@ from haproc.config.model import Timeouts
 from haproc.config.sections import Limits
 from haproc.failure import RequestError
 from haproc.membership.state import State, Undecided
+from haproc.replicate.member.condition import MemberCondition
 from haproc.replicate.member.steps import Step
 from haproc.replicate.operators import Operators
 from haproc.replicate.queue.outcomes import OperationOutcome
@@ -89,30 +90,36 @@ class Stage:
         return replica
 
     def state(self, name: str) -> State:
+        return self.replica(name).core.condition.state
+
+    def _condition(self, name: str) -> MemberCondition | None:
         replica = self.node(name).replica
-        assert replica is not None, f"{name} is dead"
-        return replica.core.condition.state
+        return None if replica is None else replica.core.condition
 
     def undecided(self, name: str) -> Undecided | None:
-        replica = self.node(name).replica
-        return None if replica is None else replica.core.condition.now.undecided
+        condition = self._condition(name)
+        return None if condition is None else condition.now.undecided
 
     def alive_state(self, name: str) -> State | None:
-        replica = self.node(name).replica
-        return None if replica is None else replica.core.condition.state
+        condition = self._condition(name)
+        return None if condition is None else condition.state
 
     def reason(self, name: str) -> str:
-        replica = self.node(name).replica
-        return "" if replica is None else replica.core.condition.reason
+        condition = self._condition(name)
+        return condition.reason if condition else ""
 
     def stuck_at(self, name: str) -> int | None:
-        replica = self.node(name).replica
-        return None if replica is None else replica.core.condition.now.stuck_at
+        condition = self._condition(name)
+        return None if condition is None else condition.now.stuck_at
 
     def operators(self, name: str) -> Operators:
-        replica = self.node(name).replica
-        assert replica is not None, f"{name} is dead"
-        return replica.operators
+        return self.replica(name).operators
+
+    def restart(self, *names: str) -> None:
+        """Kill the process of each node, and start the next one."""
+        for name in names:
+            self.node(name).kill()
+            self.node(name).start()
 
     async def verify(self, name: str, trusted: str = "") -> Mapping[str, Any]:
         """Verify through one node; wait until all that can have told what they hold."""

@@ -290,8 +290,7 @@ async def test_repair_that_fails_half_way_takes_the_cluster_out_of_service(
     await stage.until(lambda: "t" in stage.node("c").spark.shelf.half)
     stage.node("a").kill()
     if killed:
-        stage.node("c").kill()
-        stage.node("c").start()
+        stage.restart("c")
     await stage.until(lambda: stage.alive_state("c") is State.DIVERGED, 300)
     assert "run haproc cluster rebuild" in stage.reason("c")
     stage.node("a").start()
@@ -306,9 +305,7 @@ async def test_diverged_cluster_is_rebuilt_by_itself_if_the_others_agree(
     stage: Stage, undecided: bool
 ) -> None:
     stage.ring.configure(on_divergence=OnDivergence.REBUILD)
-    for name in "abc":
-        stage.node(name).kill()
-        stage.node(name).start()
+    stage.restart(*"abc")
     await stage.ready(*"abc")
     await stage.submit("a", ddl("a"))
     await writes(stage, 5)

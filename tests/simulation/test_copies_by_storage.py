@@ -28,8 +28,7 @@ def mount(stage: Stage, reader: str) -> Shelf:
 async def configured(stage: Stage, **at: str) -> None:
     """Have c's HAProc begin anew with a configuration that says where others' files are."""
     stage.ring.storage = {name: ((f"/{name}", place),) for name, place in at.items()}
-    stage.node("c").kill()
-    stage.node("c").start()
+    stage.restart("c")
     await stage.ready(*"abc")
 
 

@@ -197,8 +197,7 @@ async def test_operation_that_failed_counts_as_failed_here_too(stage: Stage) -> 
     assert copied(stage, "c") == ["t"]
     for _ in range(2):
         assert (await stage.submit("c", bad, 60)).status is OutcomeStatus.FAILED
-        stage.node("c").kill()
-        stage.node("c").start()
+        stage.restart("c")
         await stage.settle()
     report = stage.report_of("c")
     assert report is not None and report.failure.error_class == "SIM"

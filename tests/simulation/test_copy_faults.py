@@ -209,8 +209,7 @@ def test_donor_that_begins_anew_in_the_midst_gives_no_part_of_a_table(
         await filled(stage)
 
         def begins_anew(node: Node) -> None:
-            stage.node("a").kill()
-            stage.node("a").start()
+            stage.restart("a")
 
         stage.at("c", Step.COPIED_TABLE, begins_anew)
         await rebuild(stage, "c", "a")

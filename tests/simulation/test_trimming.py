@@ -129,8 +129,7 @@ def test_process_replaced_at_any_moment_of_its_start_ends_although_its_place_is_
     async def tell(stage: Stage, moment: int) -> None:
         await stage.submit("a", ddl("a"))
         await stage.ready("a", "b", "c")
-        stage.node("c").kill()
-        stage.node("c").start()
+        stage.restart("c")
         first = stage.node("c").life
         assert first is not None
         first.freeze_after(moment)
@@ -250,8 +249,7 @@ async def test_removed_cluster_that_is_taken_back_in_time_goes_on_where_it_was(
     await leave(stage, "c")
     await writes(stage, 10)
     if restarted:
-        stage.node("c").kill()
-        stage.node("c").start()
+        stage.restart("c")
     await stage.until(lambda: stage.alive_state("c") is State.REMOVED)
     await join(stage, "c", "b")
     await stage.until(lambda: stage.state("c") is State.RECOVERING)
@@ -299,8 +297,7 @@ async def test_cluster_that_was_away_while_the_members_record_moved_knows_the_me
     assert members(stage, "c") == ["a", "b", "c", "d"]
     await writes(stage, 30)
     await asyncio.sleep(5)
-    stage.node("c").kill()
-    stage.node("c").start()
+    stage.restart("c")
     await stage.ready(*"abcd")
     assert members(stage, "c") == ["a", "b", "c", "d"]
 

@@ -53,9 +53,7 @@ async def test_operators_word_decides_and_a_restart_does_not_undo_it(
     await differing(stage)
     await stage.verify("a")
     await stage.until(lambda: None not in map(stage.undecided, "ab"))
-    for name in "ab":
-        stage.node(name).kill()
-        stage.node(name).start()
+    stage.restart(*"ab")
     for name in "ab":
         await stage.ready(name)
         assert stage.undecided(name) is not None
@@ -63,9 +61,7 @@ async def test_operators_word_decides_and_a_restart_does_not_undo_it(
     assert findings(found) == {trusted: "equal", other: "different"}
     await stage.until(lambda: stage.state(other) is State.DIVERGED)
     await stage.until(lambda: stage.undecided(trusted) is None)
-    for name in "ab":
-        stage.node(name).kill()
-        stage.node(name).start()
+    stage.restart(*"ab")
     await stage.until(lambda: stage.alive_state(other) is State.DIVERGED, 120)
     await stage.ready(trusted)
     assert stage.undecided(trusted) is None
@@ -101,9 +97,7 @@ async def test_difference_that_was_mended_is_no_condition_any_more(stage: Stage)
     stage.node("b").spark.mend("DELETE FROM t WHERE x = 'past'")
     assert set(findings(await stage.verify("b")).values()) == {"equal"}
     await stage.until(lambda: {stage.undecided("a"), stage.undecided("b")} == {None})
-    for name in "ab":
-        stage.node(name).kill()
-        stage.node(name).start()
+    stage.restart(*"ab")
     await stage.ready("a", "b")
     assert {stage.undecided("a"), stage.undecided("b")} == {None}
 
