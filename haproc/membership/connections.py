@@ -366,7 +366,7 @@ class HttpPeers:
     async def latencies(
         self, peer: str, start: int, end: int, timeout_s: float
     ) -> Mapping[int, int]:
-        """Return the time of each operation of a range until it was done on a peer's cluster."""
+        """Return, by offset, the ms from an operation's creation to its end on a peer's cluster."""
         path = "/ha/v1/latencies?" + urlencode({"start": start, "end": end})
         return await self._request(dict[int, int], peer, path, timeout_s)
 

@@ -122,12 +122,9 @@ def main() -> int:
     options = parser.parse_args()
     try:
         doors: ClientDoors = ring.doors(options)
-        spark = ring.session(options)
-        try:
+        with ring.session(options) as spark:
             tables.create(spark, tables.OPERATIONS, tables.CREATE_OPERATIONS)
             print(f"{archive(Operations(spark), doors, options.rows):,} operations archived")
-        finally:
-            spark.stop()
     except RingError as error:
         print(error, file=sys.stderr)
         return 1

@@ -101,11 +101,8 @@ def main() -> int:
     """Sum up once; return the exit code."""
     options = ring.arguments("Sum up the archive by hour.").parse_args()
     try:
-        spark = ring.session(options)
-        try:
+        with ring.session(options) as spark:
             span = sum_up(spark)
-        finally:
-            spark.stop()
     except RingError as error:
         print(error, file=sys.stderr)
         return 1

@@ -124,15 +124,12 @@ def main() -> int:
     options = parser.parse_args()
     try:
         doors = ring.doors(options, answer_s=ANSWER_S)
-        spark = ring.session(options)
-        try:
+        with ring.session(options) as spark:
             # Before the verification, which delays DDL.
             tables.create(spark, tables.VERIFICATIONS, tables.CREATE_VERIFICATIONS)
             found = verified(doors, options.wait_s)
             print(findings_text(found), flush=True)
             keep(spark, found, datetime.now(UTC))
-        finally:
-            spark.stop()
     except RingError as error:
         print(error, file=sys.stderr)
         return 1

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import sys
+from contextlib import nullcontext
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -85,13 +86,6 @@ def test_refusal_ends_it(status: int | None) -> None:
     assert asked.now == 0
 
 
-class Session:
-    """A session on the ring that only ends."""
-
-    def stop(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize(
     ("came_to", "code"),
     [
@@ -107,7 +101,7 @@ def test_exit_code_tells_whether_all_are_equal(
     kept: list[Any] = []
     monkeypatch.setattr(sys, "argv", ["verify", "--wait-s", "0"])
     monkeypatch.setattr(ring, "doors", lambda options, answer_s: Ring(came_to))
-    monkeypatch.setattr(ring, "session", lambda options: Session())
+    monkeypatch.setattr(ring, "session", lambda options: nullcontext())
     monkeypatch.setattr(tables, "create", lambda *named: None)
     monkeypatch.setattr(verify, "keep", lambda spark, found, now: kept.append(found))
     assert verify.main() == code

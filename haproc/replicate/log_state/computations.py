@@ -48,7 +48,7 @@ class PeerSuccess:
         return self._failed.get(offset, {}).get(cluster)
 
     def has_control_record(self, offset: int) -> bool:
-        """True if the operation is known not to have simply succeeded on some cluster."""
+        """True if a control record shows that some cluster did not simply apply the operation."""
         return offset in self._with_control_record
 
     def forget(self, below: int) -> None:
@@ -68,7 +68,10 @@ class PeerSuccess:
 
 @dataclass(frozen=True, slots=True)
 class RowsLocation:
-    """The offset and number of an operation's rows, or the error because of which it has none."""
+    """The place of an operation's rows: the offset of their record, and their number.
+
+    With a ``failure`` the operation has no rows: this error is the result of its query.
+    """
 
     place: int
     count: int

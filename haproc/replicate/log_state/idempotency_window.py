@@ -134,7 +134,7 @@ class IdempotencyWindow:
 
     @property
     def known_from(self) -> int:
-        """The offset from which on all ids in the window are known, and whether they count."""
+        """From this offset on, all request ids are known, and all judgements on their records."""
         return max(self._known_from, self._sure_from)
 
     def knows_from(self, offset: int) -> None:
