@@ -29,6 +29,13 @@ async def writes(stage: Stage, count: int, *, by: str = "a", table: str = "t") -
         await asyncio.sleep(0.5)
 
 
+async def one_filled(stage: Stage) -> None:
+    """Make the table t, with rows; all serve."""
+    await stage.submit("a", ddl("a"))
+    await writes(stage, 5)
+    await stage.ready(*"abc")
+
+
 async def filled(stage: Stage) -> None:
     """Make two tables, t and u, with rows in both; all serve."""
     await stage.submit("a", ddl("a"))
@@ -232,9 +239,7 @@ async def test_last_good_cluster_is_not_rebuilt(stage: Stage) -> None:
 
 @on_stage()
 async def test_two_copies_at_once(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 5)
-    await stage.ready(*"abc")
+    await one_filled(stage)
     await asyncio.gather(rebuild(stage, "b", "a"), rebuild(stage, "c", "a"))
     await writes(stage, 5)
     await stage.ready(*"abc")
@@ -265,9 +270,7 @@ async def test_one_table_is_repaired_under_load(stage: Stage, killed: bool) -> N
 
 @on_stage()
 async def test_repair_that_finds_no_donor_changes_nothing(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 5)
-    await stage.ready(*"abc")
+    await one_filled(stage)
     copied = Copy("c", "a", stage.replica("c").core.own_log.epoch, ("default.t",))
     stage.node("a").kill()
     offset = await stage.replica("c").core.own_log.append(copied)
@@ -283,9 +286,7 @@ async def test_repair_that_finds_no_donor_changes_nothing(stage: Stage) -> None:
 async def test_repair_that_fails_half_way_takes_the_cluster_out_of_service(
     stage: Stage, killed: bool
 ) -> None:
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 5)
-    await stage.ready(*"abc")
+    await one_filled(stage)
     await repair(stage, "c", "t", "a")
     await stage.until(lambda: "t" in stage.node("c").spark.shelf.half)
     stage.node("a").kill()
@@ -307,9 +308,7 @@ async def test_diverged_cluster_is_rebuilt_by_itself_if_the_others_agree(
     stage.ring.configure(on_divergence=OnDivergence.REBUILD)
     stage.restart(*"abc")
     await stage.ready(*"abc")
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 5)
-    await stage.ready(*"abc")
+    await one_filled(stage)
     if undecided:
         stage.node("b").kill()
     stage.node("c").spark.mend("DELETE FROM t")
@@ -348,9 +347,7 @@ async def test_donor_whose_spark_dies_is_waited_for(stage: Stage, wanted: str) -
 
 @on_stage()
 async def test_wanted_donor_that_is_away_is_waited_for(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 5)
-    await stage.ready(*"abc")
+    await one_filled(stage)
     await stage.replica("c").operators.rebuild("c", "a")
     stage.node("a").kill()
     stage.node("a").spark.kill()

@@ -87,6 +87,13 @@ def slow(stage: Stage, *names: str) -> None:
         stage.node(name).spark.statement_s = SLOW_S
 
 
+async def behind(stage: Stage, *names: str) -> None:
+    """Make these tables; have c miss UPDATEs of t, and be slow."""
+    await tables(stage, *names)
+    await missed(stage, "c")
+    slow(stage, "c")
+
+
 def copied(stage: Stage, name: str) -> list[str]:
     return sorted(stage.node(name).spark.shelf.copied)
 
@@ -126,9 +133,7 @@ STEPS = [Step.AHEAD_MARKED, Step.AHEAD_ASKED, Step.COPIED_TABLE, Step.COPIED]
 @pytest.mark.parametrize("step", STEPS)
 @on_stage()
 async def test_process_that_is_killed_on_the_way_goes_on(stage: Stage, step: Step) -> None:
-    await tables(stage, "t", "u")
-    await missed(stage, "c")
-    slow(stage, "c")
+    await behind(stage, "t", "u")
     stage.at("c", step, Node.kill)
     stage.node("c").start()
     await stage.until(lambda: ("c", step) in stage.struck, 120)
@@ -205,9 +210,7 @@ async def test_operation_that_failed_counts_as_failed_here_too(stage: Stage) -> 
 
 @on_stage()
 async def test_donor_that_dies_before_a_table_is_touched_leaves_the_replay(stage: Stage) -> None:
-    await tables(stage, "t")
-    await missed(stage, "c")
-    slow(stage, "c")
+    await behind(stage, "t")
 
     def donors_die(node: Node) -> None:
         for name in "ab":
@@ -297,9 +300,7 @@ async def test_backlog_with_what_hinders_a_copy_is_replayed(
 @on_stage()
 async def test_backlog_that_is_hindered_behind_the_choice_is_replayed(stage: Stage) -> None:
     """The record is in the log by then; nothing is touched."""
-    await tables(stage, "t", "u")
-    await missed(stage, "c")
-    slow(stage, "c")
+    await behind(stage, "t", "u")
     stage.node("c").start()
     replica = stage.replica("c")
     append_ = replica.core.own_log.append
@@ -352,9 +353,7 @@ async def test_rebuild_that_is_asked_for_meanwhile_knows_that_tables_were_touche
     stage: Stage,
 ) -> None:
     """Else it could be withdrawn, and would leave them as they are."""
-    await tables(stage, "t")
-    await missed(stage, "c")
-    slow(stage, "c")
+    await behind(stage, "t")
     stage.node("c").start()
     await stage.until(lambda: "t" in stage.node("c").spark.shelf.half, 300)
     core = stage.replica("c").core

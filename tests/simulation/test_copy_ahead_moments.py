@@ -12,7 +12,7 @@ from haproc.replicate.records.progress import CopyRequest, Progress, from_cursor
 from tests.simulation.directed import Stage, on_stage
 from tests.simulation.ring import LIMITS
 from tests.simulation.scenario import insert, operation
-from tests.simulation.test_copy_ahead import copied, missed, records, slow, soon, tables
+from tests.simulation.test_copy_ahead import behind, copied, missed, records, slow, soon, tables
 
 __all__ = ["soon"]  # the fixture
 
@@ -51,9 +51,7 @@ async def test_operation_that_failed_counts_as_applied_at_no_moment(stage: Stage
 
 @on_stage()
 async def test_rebuild_that_is_asked_for_while_that_is_stored_knows_it_too(stage: Stage) -> None:
-    await tables(stage, "t")
-    await missed(stage, "c")
-    slow(stage, "c")
+    await behind(stage, "t")
     stage.node("c").start()
     await stage.until(lambda: bool(records(stage)), 300)
     await stage.until(lambda: stage.alive_state("c") is State.COPYING, 300)

@@ -22,7 +22,7 @@ from tests.simulation.life import Life
 from tests.simulation.ring import Node, cluster_of
 from tests.simulation.scenario import insert, operation
 from tests.simulation.spark import SimSpark
-from tests.simulation.test_copies import copies, filled, join, rebuild, repair, writes
+from tests.simulation.test_copies import copies, filled, join, one_filled, rebuild, repair, writes
 from tests.simulation.test_poison_rejection import begin as poison_begin
 from tests.simulation.test_poison_rejection import sent as poison_sent
 
@@ -30,9 +30,7 @@ from tests.simulation.test_poison_rejection import sent as poison_sent
 @on_stage()
 async def test_rebuild_keeps_nothing_of_an_earlier_one(stage: Stage) -> None:
     """What was copied wrongly would be wrong for ever."""
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 5)
-    await stage.ready(*"abc")
+    await one_filled(stage)
     await rebuild(stage, "c", "a")
     await stage.ready(*"abc")
     stage.node("c").spark.mend("DELETE FROM t")  # which no commit tells of
@@ -74,9 +72,7 @@ async def test_donor_that_is_found_to_differ_gives_nothing_more(stage: Stage) ->
 async def test_repair_of_what_the_donor_does_not_have_is_refused_and_changes_nothing(
     stage: Stage,
 ) -> None:
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 5)
-    await stage.ready(*"abc")
+    await one_filled(stage)
     stage.node("c").spark.mend("CREATE TABLE mine (x)")
     with pytest.raises(RequestError, match=r"a has no Delta table default\.mine"):
         await repair(stage, "c", "mine", "a")
@@ -178,9 +174,7 @@ def test_copies_at_once_share_what_the_donor_is_read_for(monkeypatch: pytest.Mon
 
 @on_stage()
 async def test_donor_whose_verification_is_not_judged_gives_nothing(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 5)
-    await stage.ready(*"abc")
+    await one_filled(stage)
     stage.node("a").spark.mend("DELETE FROM t")
     original = SimSpark.checksum
 
