@@ -14,9 +14,8 @@ from dataclasses import replace
 from dmq import decode
 from haproc.classify.model import InsertShape, Kind
 from haproc.engine.statement import SqlText
-from haproc.replicate.archive.account import Fates
+from haproc.replicate.archive.account import ArchivedStatus, Fates
 from haproc.replicate.log_state.members import Claims
-from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation, from_record
 from tests.simulation.clock import run
 from tests.simulation.merging import executed
@@ -100,7 +99,7 @@ def told(ring: Ring) -> tuple[list[tuple[object, ...]], set[str]]:
             continue
         seen.add(message.id)
         endings = fates.endings(at, ring.names) or {}
-        if any(ending.status is OutcomeStatus.REJECTED for ending in endings.values()):
+        if any(ending.status is ArchivedStatus.REJECTED for ending in endings.values()):
             continue
         if "accounts" in message.writes and isinstance(message.write, SqlText):
             with suppress(sqlite3.IntegrityError):

@@ -14,10 +14,9 @@ from dmq.memory import MemoryKeyValueStore, MemoryLog, MemoryStore
 from haproc.config.sections import Archive
 from haproc.engine.statement import ArrowRows, SparkPlan
 from haproc.failure import RequestError
-from haproc.replicate.archive.account import APPLIED, ArchivePosition, Ending, Fates
+from haproc.replicate.archive.account import APPLIED, ArchivedStatus, ArchivePosition, Ending, Fates
 from haproc.replicate.archive.pages import Page, Pages
 from haproc.replicate.log_state.members import Claims
-from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.control import Fence, Skip
 from haproc.replicate.records.operation import (
     Claim,
@@ -188,7 +187,7 @@ def test_fates_of_a_replaced_process_are_void() -> None:
     assert fates.endings(1, "ab") is None
     fates.note(7, FailureReport(1, "a", 5, WRONG))
     assert fates.endings(1, "ab") == {
-        "a": Ending(OutcomeStatus.FAILED, "DIVIDE_BY_ZERO"),
+        "a": Ending(ArchivedStatus.FAILED, "DIVIDE_BY_ZERO"),
         "b": APPLIED,
     }
     fates.forget(2)

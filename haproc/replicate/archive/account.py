@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 from dmq import Entry, KeyValueStore
@@ -17,7 +18,6 @@ from haproc.replicate.log_state.idempotency_window import (
     WindowTooSmallError,
 )
 from haproc.replicate.log_state.members import Claims
-from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.control import (
     Abandon,
     Change,
@@ -71,18 +71,27 @@ KNOWN_MAX: Final = 100_000
 """The most operations of which facts are remembered: some tens of megabytes."""
 
 
+class ArchivedStatus(StrEnum):
+    """The outcome of an operation on a cluster, as the archive shows it."""
+
+    APPLIED = "applied"
+    FAILED = "failed"
+    """It had an application error on this cluster."""
+    REJECTED = "rejected"
+    """The ring decided that no cluster applies it."""
+    SKIPPED = "skipped"
+    """An operator had this cluster pass over it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The outcome of an operation on one cluster; ``error``: the error's class, or empty.
+    """The outcome of an operation on one cluster; ``error``: the error's class, or empty."""
 
-    The status is never EXPIRED or STALE: the archive has no such operations.
-    """
-
-    status: OutcomeStatus
+    status: ArchivedStatus
     error: str = ""
 
 
-APPLIED: Final = Ending(OutcomeStatus.APPLIED)
+APPLIED: Final = Ending(ArchivedStatus.APPLIED)
 
 
 @dataclass(slots=True)
@@ -139,10 +148,10 @@ class Fates:
             case Rows() if not self._void(at, message.by, message.epoch):
                 self._computed(message)
             case FailureReport() if not self._void(at, message.cluster, message.epoch):
-                ending = Ending(OutcomeStatus.FAILED, message.failure.error_class)
+                ending = Ending(ArchivedStatus.FAILED, message.failure.error_class)
                 self._end(message.offset, message.cluster, ending)
             case Skip() if not self._void(at, message.cluster, message.epoch):
-                self._end(message.offset, message.cluster, Ending(OutcomeStatus.SKIPPED))
+                self._end(message.offset, message.cluster, Ending(ArchivedStatus.SKIPPED))
 
     def _void(self, at: int, cluster: str, epoch: int) -> bool:
         return self._claims.void(at, cluster, epoch)
@@ -200,7 +209,7 @@ class Fates:
         if known is None or not (known.rejected or known.by_cluster):
             return None
         if known.rejected:
-            return dict.fromkeys(clusters, Ending(OutcomeStatus.REJECTED, known.rejected))
+            return dict.fromkeys(clusters, Ending(ArchivedStatus.REJECTED, known.rejected))
         return {name: known.by_cluster.get(name, APPLIED) for name in clusters}
 
     def rows(self, offset: int) -> int | None:
