@@ -316,8 +316,9 @@ async def half_way(stage: Stage, name: str) -> None:
     await stage.until(lambda: any(files for _, files in shelf.half.values()), 300)
 
 
-def test_restore_that_cannot_read_a_file_says_so_and_goes_on_once_it_can(
-    monkeypatch: pytest.MonkeyPatch,
+@on_stage()
+async def test_restore_that_cannot_read_a_file_says_so_and_goes_on_once_it_can(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, gone = SimCopies.transfer, [True]
 
@@ -330,15 +331,12 @@ def test_restore_that_cannot_read_a_file_says_so_and_goes_on_once_it_can(
 
     monkeypatch.setattr(SimCopies, "transfer", transfer)
 
-    async def tell(stage: Stage) -> None:
-        await filled(stage)
-        gone[0] = False
-        manifest = await back_up(stage)
-        other, gone[0] = await fresh(stage), True
-        restoring = asyncio.ensure_future(restore(other, manifest))
-        await other.until(lambda: "again after: a file cannot be read" in other.reason("a"))
-        gone[0] = False
-        await other.until(lambda: "again after" not in other.reason("a"))
-        await restoring
-
-    story(tell)
+    await filled(stage)
+    gone[0] = False
+    manifest = await back_up(stage)
+    other, gone[0] = await fresh(stage), True
+    restoring = asyncio.ensure_future(restore(other, manifest))
+    await other.until(lambda: "again after: a file cannot be read" in other.reason("a"))
+    gone[0] = False
+    await other.until(lambda: "again after" not in other.reason("a"))
+    await restoring

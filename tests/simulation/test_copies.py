@@ -14,7 +14,7 @@ from haproc.membership.state import State
 from haproc.replicate.agree import donating
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.control import Copy
-from tests.simulation.directed import CREATE, Stage, ddl, on_stage, story
+from tests.simulation.directed import CREATE, Stage, ddl, on_stage
 from tests.simulation.log import SimLog
 from tests.simulation.ring import LIMITS, Node, cluster_of
 from tests.simulation.scenario import insert, operation
@@ -86,8 +86,9 @@ async def test_new_cluster_copies_what_the_trimmed_log_lacks(stage: Stage) -> No
     stage.check_equal(*"abcd")
 
 
-def test_log_that_is_trimmed_while_a_process_begins_does_not_stop_it(
-    monkeypatch: pytest.MonkeyPatch,
+@on_stage(limits=SHORT)
+async def test_log_that_is_trimmed_while_a_process_begins_does_not_stop_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, trimmed = SimLog.start, list[int]()
 
@@ -98,18 +99,15 @@ def test_log_that_is_trimmed_while_a_process_begins_does_not_stop_it(
             await log.trim(found + 1)  # as another HAProc may at this moment
         return found
 
-    async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        await writes(stage, 40)
-        await stage.until(lambda: stage.ring.store.start > 0)
-        node = await join(stage, "d")
-        monkeypatch.setattr(SimLog, "start", start)
-        node.start()
-        await stage.ready(*"abcd")
-        assert len(trimmed) == 1
-        stage.check_equal(*"abcd")
-
-    story(tell, limits=SHORT)
+    await stage.submit("a", ddl("a"))
+    await writes(stage, 40)
+    await stage.until(lambda: stage.ring.store.start > 0)
+    node = await join(stage, "d")
+    monkeypatch.setattr(SimLog, "start", start)
+    node.start()
+    await stage.ready(*"abcd")
+    assert len(trimmed) == 1
+    stage.check_equal(*"abcd")
 
 
 @on_stage(limits=SHORT)
@@ -200,31 +198,28 @@ async def test_drop_waits_at_the_donor_until_the_copy_is_done(stage: Stage) -> N
     assert copies(stage) == 1
 
 
-def test_table_that_is_gone_at_the_donor_begins_the_copy_anew(
-    monkeypatch: pytest.MonkeyPatch,
+@on_stage()
+async def test_table_that_is_gone_at_the_donor_begins_the_copy_anew(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(donating, "HELD", frozenset())
+    await stage.submit("a", ddl("a"))
+    await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
+    await stage.submit("a", ddl("a", "third", CREATE.replace(" t ", " v ")))
+    await writes(stage, 5)
+    await stage.ready(*"abc")
 
-    async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
-        await stage.submit("a", ddl("a", "third", CREATE.replace(" t ", " v ")))
-        await writes(stage, 5)
-        await stage.ready(*"abc")
-
-        stage.at("c", Step.COPIED_TABLE, Node.freeze)
-        await rebuild(stage, "c", "a")
-        await stage.until(lambda: ("c", Step.COPIED_TABLE) in stage.struck)
-        await stage.submit("a", operation("drop", Kind.DROP_TABLE, "DROP TABLE v", "a"), 100)
-        stage.node("c").thaw()
-        await stage.ready(*"abc")
-        await stage.until(lambda: "v" not in stage.tables("c"))
-        await stage.ready(*"abc")
-        stage.check_equal(*"abc")
-        assert copies(stage) == 2
-        assert sorted(stage.node("c").spark.shelf.copied) == ["t", "u"]
-
-    story(tell)
+    stage.at("c", Step.COPIED_TABLE, Node.freeze)
+    await rebuild(stage, "c", "a")
+    await stage.until(lambda: ("c", Step.COPIED_TABLE) in stage.struck)
+    await stage.submit("a", operation("drop", Kind.DROP_TABLE, "DROP TABLE v", "a"), 100)
+    stage.node("c").thaw()
+    await stage.ready(*"abc")
+    await stage.until(lambda: "v" not in stage.tables("c"))
+    await stage.ready(*"abc")
+    stage.check_equal(*"abc")
+    assert copies(stage) == 2
+    assert sorted(stage.node("c").spark.shelf.copied) == ["t", "u"]
 
 
 @on_stage()

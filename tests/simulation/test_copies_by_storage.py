@@ -12,7 +12,7 @@ from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step
 from tests.simulation.copies import Shelf, SimCopies
-from tests.simulation.directed import Stage, ddl, on_stage, story
+from tests.simulation.directed import Stage, ddl, on_stage
 from tests.simulation.ring import Node
 from tests.simulation.scenario import operation
 from tests.simulation.test_copies import copies, filled, join, rebuild, repair, writes
@@ -144,7 +144,10 @@ async def test_storage_that_is_away_for_long_is_replaced_by_the_spares(
     assert sorted(shelf.copied) == ["t", "u"] and copies(stage) == 1
 
 
-def test_donor_keeps_its_files_while_one_job_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_stage()
+async def test_donor_keeps_its_files_while_one_job_takes_long(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     original = SimCopies.transfer
 
     async def slow(
@@ -155,19 +158,16 @@ def test_donor_keeps_its_files_while_one_job_takes_long(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(SimCopies, "transfer", slow)
 
-    async def tell(stage: Stage) -> None:
-        shelf = await begun(stage)
-        await rebuild(stage, "c", "a")
-        await stage.until(lambda: bool(shelf.half))
-        drop = operation("drop", Kind.DROP_TABLE, "DROP TABLE u", "b")
-        dropped = asyncio.ensure_future(stage.submit("b", drop, 3000))
-        await stage.until(lambda: stage.alive_state("c") is State.READY, 3000)
-        await dropped
-        await stage.ready(*"abc")
-        assert stage.tables("c") == {"t"}
-        assert sorted(shelf.copied) == ["t", "u"] and copies(stage) == 1
-
-    story(tell)
+    shelf = await begun(stage)
+    await rebuild(stage, "c", "a")
+    await stage.until(lambda: bool(shelf.half))
+    drop = operation("drop", Kind.DROP_TABLE, "DROP TABLE u", "b")
+    dropped = asyncio.ensure_future(stage.submit("b", drop, 3000))
+    await stage.until(lambda: stage.alive_state("c") is State.READY, 3000)
+    await dropped
+    await stage.ready(*"abc")
+    assert stage.tables("c") == {"t"}
+    assert sorted(shelf.copied) == ["t", "u"] and copies(stage) == 1
 
 
 @on_stage()

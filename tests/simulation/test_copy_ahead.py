@@ -409,8 +409,9 @@ async def test_storage_that_cannot_be_read_is_found_before_a_table_is_touched(st
     assert copied(stage, "c") == []
 
 
-def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
-    monkeypatch: pytest.MonkeyPatch,
+@on_stage()
+async def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, bad = SimCopies.read_file_part, list[str]()
 
@@ -422,16 +423,11 @@ def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
 
     monkeypatch.setattr(SimCopies, "read_file_part", read)
 
-    async def tell(stage: Stage) -> None:
-        await tables(stage, "t", "u")
-        await missed(stage, "c")
-        slow(stage, "c")
-        stage.node("c").start()
-        await stage.until(lambda: stage.alive_state("c") is State.READY, 600)
-        assert copied(stage, "c") == ["t"]
-        assert [record.donor for record in records(stage)] == [*bad, *{*"ab"} - {*bad}]
-
-    story(tell)
+    await behind(stage, "t", "u")
+    stage.node("c").start()
+    await stage.until(lambda: stage.alive_state("c") is State.READY, 600)
+    assert copied(stage, "c") == ["t"]
+    assert [record.donor for record in records(stage)] == [*bad, *{*"ab"} - {*bad}]
 
 
 @on_stage()

@@ -193,26 +193,24 @@ async def test_donor_whose_verification_is_not_judged_gives_nothing(stage: Stage
     stage.check_equal(*"bc")
 
 
-def test_donor_that_begins_anew_in_the_midst_gives_no_part_of_a_table(
-    monkeypatch: pytest.MonkeyPatch,
+@on_stage()
+async def test_donor_that_begins_anew_in_the_midst_gives_no_part_of_a_table(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers before it knows whether there are notes: that is no empty list of files."""
     monkeypatch.setattr(Donor, "_without_notes", lambda self, marker: CopyAnswer("pending"))
 
-    async def tell(stage: Stage) -> None:
-        await filled(stage)
+    await filled(stage)
 
-        def begins_anew(node: Node) -> None:
-            stage.restart("a")
+    def begins_anew(node: Node) -> None:
+        stage.restart("a")
 
-        stage.at("c", Step.COPIED_TABLE, begins_anew)
-        await rebuild(stage, "c", "a")
-        await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
-        await stage.ready(*"abc")
-        stage.check_equal(*"abc")
-        assert copies(stage) == 2
-
-    story(tell)
+    stage.at("c", Step.COPIED_TABLE, begins_anew)
+    await rebuild(stage, "c", "a")
+    await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
+    await stage.ready(*"abc")
+    stage.check_equal(*"abc")
+    assert copies(stage) == 2
 
 
 @on_stage()
