@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,7 +17,6 @@ from haproc.config.model import Timeouts
 from haproc.config.sections import Limits
 from haproc.failure import RequestError
 from haproc.membership.state import State, Undecided
-from haproc.replicate.member.condition import MemberCondition
 from haproc.replicate.member.steps import Step
 from haproc.replicate.operators import Operators
 from haproc.replicate.queue.outcomes import OperationOutcome
@@ -90,36 +87,30 @@ class Stage:
         return replica
 
     def state(self, name: str) -> State:
-        return self.replica(name).core.condition.state
-
-    def _condition(self, name: str) -> MemberCondition | None:
         replica = self.node(name).replica
-        return None if replica is None else replica.core.condition
+        assert replica is not None, f"{name} is dead"
+        return replica.core.condition.state
 
     def undecided(self, name: str) -> Undecided | None:
-        condition = self._condition(name)
-        return None if condition is None else condition.now.undecided
+        replica = self.node(name).replica
+        return None if replica is None else replica.core.condition.now.undecided
 
     def alive_state(self, name: str) -> State | None:
-        condition = self._condition(name)
-        return None if condition is None else condition.state
+        replica = self.node(name).replica
+        return None if replica is None else replica.core.condition.state
 
     def reason(self, name: str) -> str:
-        condition = self._condition(name)
-        return condition.reason if condition else ""
+        replica = self.node(name).replica
+        return "" if replica is None else replica.core.condition.reason
 
     def stuck_at(self, name: str) -> int | None:
-        condition = self._condition(name)
-        return None if condition is None else condition.now.stuck_at
+        replica = self.node(name).replica
+        return None if replica is None else replica.core.condition.now.stuck_at
 
     def operators(self, name: str) -> Operators:
-        return self.replica(name).operators
-
-    def restart(self, *names: str) -> None:
-        """Kill the process of each node, and start the next one."""
-        for name in names:
-            self.node(name).kill()
-            self.node(name).start()
+        replica = self.node(name).replica
+        assert replica is not None, f"{name} is dead"
+        return replica.operators
 
     async def verify(self, name: str, trusted: str = "") -> Mapping[str, Any]:
         """Verify through one node; wait until all that can have told what they hold."""
@@ -225,21 +216,3 @@ def story(
         await tell(stage)
 
     run(main())
-
-
-def on_stage(**options: Any) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Any]:
-    """Make a test of a story: its first argument is the stage, the others are pytest's.
-
-    ``options``: those of `story`.
-    """
-
-    def test_of(tell: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-        @functools.wraps(tell)
-        def test(**given: Any) -> None:
-            story(functools.partial(tell, **given), **options)
-
-        _, *asked = inspect.signature(tell).parameters.values()
-        test.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
-        return test
-
-    return test_of

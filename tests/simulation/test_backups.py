@@ -21,7 +21,7 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.restoring import RestoreState
 from tests.simulation.copies import SimCopies, checksum
-from tests.simulation.directed import Stage, on_stage, story
+from tests.simulation.directed import Stage, story
 from tests.simulation.places import Places
 from tests.simulation.ring import Node
 from tests.simulation.scenario import operation
@@ -131,131 +131,143 @@ def once_written(stage: Stage, count: int) -> Callable[[], bool]:
     return lambda: len(stage.ring.places.written) >= before + count
 
 
-@on_stage()
-async def test_backup_under_load_is_one_place_in_the_order_and_makes_a_new_ring(
-    stage: Stage,
-) -> None:
-    await filled(stage)
-    loading = asyncio.gather(writes(stage, 30), writes(stage, 30, table="u", by="b"))
-    await asyncio.sleep(3)
-    manifest = await back_up(stage)
-    await loading
-    await stage.ready(*"abc")
-    check_manifest(stage, manifest)
-    # All that is below the marker, and nothing that is behind it.
-    below = {"t": 0, "u": 0}
-    for data in stage.ring.store.everything[: manifest.offset]:
-        message = from_record(decode(data))
-        if isinstance(message, Operation) and message.kind is Kind.INSERT:
-            below[next(iter(message.writes))] += 1
-    assert {table.name: table.rows for table in manifest.tables} == below
-    assert held(stage, "a") != kept(manifest)
+def test_backup_under_load_is_one_place_in_the_order_and_makes_a_new_ring() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        loading = asyncio.gather(writes(stage, 30), writes(stage, 30, table="u", by="b"))
+        await asyncio.sleep(3)
+        manifest = await back_up(stage)
+        await loading
+        await stage.ready(*"abc")
+        check_manifest(stage, manifest)
+        # All that is below the marker, and nothing that is behind it.
+        below = {"t": 0, "u": 0}
+        for data in stage.ring.store.everything[: manifest.offset]:
+            message = from_record(decode(data))
+            if isinstance(message, Operation) and message.kind is Kind.INSERT:
+                below[next(iter(message.writes))] += 1
+        assert {table.name: table.rows for table in manifest.tables} == below
+        assert held(stage, "a") != kept(manifest)
 
-    other = await fresh(stage)
-    await restore(other, manifest)
-    await writes(other, 3, by="b")
-    await other.ready(*"abc")
-    other.check_equal(*"abc")
+        other = await fresh(stage)
+        await restore(other, manifest)
+        await writes(other, 3, by="b")
+        await other.ready(*"abc")
+        other.check_equal(*"abc")
+
+    story(tell)
 
 
 @pytest.mark.parametrize("files", [0, 1, 2, 4, 5, 6])
-@on_stage()
-async def test_backup_whose_process_is_killed_counts_for_nothing_and_the_next_one_goes_on(
-    stage: Stage, files: int
+def test_backup_whose_process_is_killed_counts_for_nothing_and_the_next_one_goes_on(
+    files: int,
 ) -> None:
-    await filled(stage)
-    struck = once_written(stage, files)
-    begin(stage)
-    await stage.until(lambda: struck() and bool(files or stage.ring.places.files))
-    stage.node("a").kill()
-    # Whatever the seed: four files, two commits and the manifest make a backup.
-    assert manifests(stage.ring.places) == []
-    await writes(stage, 2, by="b")
-    stage.node("a").start()
-    await stage.ready(*"abc")
-    assert stage.operators("a").backup_status()["state"] == BackupState.NONE
-    manifest = await back_up(stage)
-    check_manifest(stage, manifest)
-    await restore(await fresh(stage), manifest)
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        struck = once_written(stage, files)
+        begin(stage)
+        await stage.until(lambda: struck() and bool(files or stage.ring.places.files))
+        stage.node("a").kill()
+        # Whatever the seed: four files, two commits and the manifest make a backup.
+        assert manifests(stage.ring.places) == []
+        await writes(stage, 2, by="b")
+        stage.node("a").start()
+        await stage.ready(*"abc")
+        assert stage.operators("a").backup_status()["state"] == BackupState.NONE
+        manifest = await back_up(stage)
+        check_manifest(stage, manifest)
+        await restore(await fresh(stage), manifest)
+
+    story(tell)
 
 
 @pytest.mark.parametrize("files", [0, 1, 3, 4, 6])
-@on_stage()
-async def test_backup_goes_on_when_spark_is_back(stage: Stage, files: int) -> None:
-    await filled(stage)
-    struck = once_written(stage, files)
-    begin(stage)
-    await stage.until(struck)
-    stage.node("a").spark.kill()
-    await asyncio.sleep(20)
-    assert stage.operators("a").backup_status()["state"] == BackupState.RUNNING
-    stage.node("a").spark.restart()
-    found = await over(stage)
-    assert found["state"] == BackupState.DONE, found["message"]
-    (manifest,) = manifests(stage.ring.places)
-    check_manifest(stage, manifest)
-    await restore(await fresh(stage), manifest)
-
-
-@on_stage()
-async def test_later_backup_takes_what_changed_and_both_can_be_restored(stage: Stage) -> None:
-    await filled(stage)
-    first = await back_up(stage)
-    files = len(stage.ring.places.written)
-    await writes(stage, 4)
-    second = await back_up(stage)
-    # Three of t's files at most, its commit, and the manifest; u costs nothing.
-    assert len(stage.ring.places.written) - files <= 5
-    versions = [{table.name: table.version for table in each.tables} for each in (first, second)]
-    assert versions == [{"t": 0, "u": 0}, {"t": 1, "u": 0}]
-    # Another cluster's tables have other files and other versions, but the same rows.
-    third = await back_up(stage, "b")
-    assert kept(third) == kept(second)
-    for manifest in (first, second, third):
+def test_backup_goes_on_when_spark_is_back(files: int) -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        struck = once_written(stage, files)
+        begin(stage)
+        await stage.until(struck)
+        stage.node("a").spark.kill()
+        await asyncio.sleep(20)
+        assert stage.operators("a").backup_status()["state"] == BackupState.RUNNING
+        stage.node("a").spark.restart()
+        found = await over(stage)
+        assert found["state"] == BackupState.DONE, found["message"]
+        (manifest,) = manifests(stage.ring.places)
         check_manifest(stage, manifest)
         await restore(await fresh(stage), manifest)
 
-
-@on_stage()
-async def test_drop_waits_until_the_backup_has_the_table(stage: Stage) -> None:
-    await filled(stage)
-    struck = once_written(stage, 1)
-    begin(stage)
-    await stage.until(struck)
-    drop = operation("drop", Kind.DROP_TABLE, "DROP TABLE u", "b")
-    dropped = asyncio.ensure_future(stage.submit("b", drop, 100))
-    found = await over(stage)
-    assert found["state"] == BackupState.DONE, found["message"]
-    await dropped
-    await stage.ready(*"abc")
-    assert stage.tables("a") == {"t"}
-    (manifest,) = manifests(stage.ring.places)
-    assert set(kept(manifest)) == {"t", "u"}
-    await restore(await fresh(stage), manifest)
+    story(tell)
 
 
-@on_stage()
-async def test_backup_of_a_table_that_is_gone_fails_and_leaves_the_earlier_one(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+def test_later_backup_takes_what_changed_and_both_can_be_restored() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        first = await back_up(stage)
+        files = len(stage.ring.places.written)
+        await writes(stage, 4)
+        second = await back_up(stage)
+        # Three of t's files at most, its commit, and the manifest; u costs nothing.
+        assert len(stage.ring.places.written) - files <= 5
+        versions = [
+            {table.name: table.version for table in each.tables} for each in (first, second)
+        ]
+        assert versions == [{"t": 0, "u": 0}, {"t": 1, "u": 0}]
+        # Another cluster's tables have other files and other versions, but the same rows.
+        third = await back_up(stage, "b")
+        assert kept(third) == kept(second)
+        for manifest in (first, second, third):
+            check_manifest(stage, manifest)
+            await restore(await fresh(stage), manifest)
+
+    story(tell)
+
+
+def test_drop_waits_until_the_backup_has_the_table() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        struck = once_written(stage, 1)
+        begin(stage)
+        await stage.until(struck)
+        drop = operation("drop", Kind.DROP_TABLE, "DROP TABLE u", "b")
+        dropped = asyncio.ensure_future(stage.submit("b", drop, 100))
+        found = await over(stage)
+        assert found["state"] == BackupState.DONE, found["message"]
+        await dropped
+        await stage.ready(*"abc")
+        assert stage.tables("a") == {"t"}
+        (manifest,) = manifests(stage.ring.places)
+        assert set(kept(manifest)) == {"t", "u"}
+        await restore(await fresh(stage), manifest)
+
+    story(tell)
+
+
+def test_backup_of_a_table_that_is_gone_fails_and_leaves_the_earlier_one(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    await filled(stage)
-    earlier = await back_up(stage)
-    monkeypatch.setattr(donating, "HELD", frozenset())
-    await writes(stage, 2)
-    await writes(stage, 2, table="u")
-    struck = once_written(stage, 1)
-    begin(stage)
-    await stage.until(struck)
-    await stage.submit("b", operation("drop", Kind.DROP_TABLE, "DROP TABLE u", "b"), 100)
-    found = await over(stage)
-    assert (found["state"], found["message"]) == (BackupState.FAILED, "u is gone")
-    assert manifests(stage.ring.places) == [earlier]
-    await stage.ready(*"abc")
-    later = await back_up(stage)
-    assert set(kept(later)) == {"t"}
-    for manifest in (earlier, later):
-        check_manifest(stage, manifest)
-        await restore(await fresh(stage), manifest)
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        earlier = await back_up(stage)
+        monkeypatch.setattr(donating, "HELD", frozenset())
+        await writes(stage, 2)
+        await writes(stage, 2, table="u")
+        struck = once_written(stage, 1)
+        begin(stage)
+        await stage.until(struck)
+        await stage.submit("b", operation("drop", Kind.DROP_TABLE, "DROP TABLE u", "b"), 100)
+        found = await over(stage)
+        assert (found["state"], found["message"]) == (BackupState.FAILED, "u is gone")
+        assert manifests(stage.ring.places) == [earlier]
+        await stage.ready(*"abc")
+        later = await back_up(stage)
+        assert set(kept(later)) == {"t"}
+        for manifest in (earlier, later):
+            check_manifest(stage, manifest)
+            await restore(await fresh(stage), manifest)
+
+    story(tell)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -283,18 +295,20 @@ def test_two_backups_into_one_place_are_each_what_they_say_or_fail(seed: int) ->
 
 
 @pytest.mark.parametrize("step", [None, Step.COPIED_TABLE, Step.COPIED])
-@on_stage()
-async def test_restore_that_is_killed_goes_on(stage: Stage, step: Step | None) -> None:
-    await filled(stage)
-    manifest = await back_up(stage)
-    other = await fresh(stage)
-    if step is not None:
-        other.at("a", step, Node.kill)
-        other.at("b", step, lambda node: node.spark.kill())
-    striking = asyncio.ensure_future(strike(other, step))
-    await restore(other, manifest)
-    await striking
-    assert all(sorted(other.node(name).spark.shelf.copied) == ["t", "u"] for name in "abc")
+def test_restore_that_is_killed_goes_on(step: Step | None) -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        manifest = await back_up(stage)
+        other = await fresh(stage)
+        if step is not None:
+            other.at("a", step, Node.kill)
+            other.at("b", step, lambda node: node.spark.kill())
+        striking = asyncio.ensure_future(strike(other, step))
+        await restore(other, manifest)
+        await striking
+        assert all(sorted(other.node(name).spark.shelf.copied) == ["t", "u"] for name in "abc")
+
+    story(tell)
 
 
 async def strike(stage: Stage, step: Step | None) -> None:
@@ -316,9 +330,8 @@ async def half_way(stage: Stage, name: str) -> None:
     await stage.until(lambda: any(files for _, files in shelf.half.values()), 300)
 
 
-@on_stage()
-async def test_restore_that_cannot_read_a_file_says_so_and_goes_on_once_it_can(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+def test_restore_that_cannot_read_a_file_says_so_and_goes_on_once_it_can(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original, gone = SimCopies.transfer, [True]
 
@@ -331,12 +344,15 @@ async def test_restore_that_cannot_read_a_file_says_so_and_goes_on_once_it_can(
 
     monkeypatch.setattr(SimCopies, "transfer", transfer)
 
-    await filled(stage)
-    gone[0] = False
-    manifest = await back_up(stage)
-    other, gone[0] = await fresh(stage), True
-    restoring = asyncio.ensure_future(restore(other, manifest))
-    await other.until(lambda: "again after: a file cannot be read" in other.reason("a"))
-    gone[0] = False
-    await other.until(lambda: "again after" not in other.reason("a"))
-    await restoring
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        gone[0] = False
+        manifest = await back_up(stage)
+        other, gone[0] = await fresh(stage), True
+        restoring = asyncio.ensure_future(restore(other, manifest))
+        await other.until(lambda: "again after: a file cannot be read" in other.reason("a"))
+        gone[0] = False
+        await other.until(lambda: "again after" not in other.reason("a"))
+        await restoring
+
+    story(tell)

@@ -14,7 +14,7 @@ from haproc.membership.state import State
 from haproc.replicate.agree import donating
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.control import Copy
-from tests.simulation.directed import CREATE, Stage, ddl, on_stage
+from tests.simulation.directed import CREATE, Stage, ddl, story
 from tests.simulation.log import SimLog
 from tests.simulation.ring import LIMITS, Node, cluster_of
 from tests.simulation.scenario import insert, operation
@@ -27,13 +27,6 @@ async def writes(stage: Stage, count: int, *, by: str = "a", table: str = "t") -
     for n in range(count):
         await stage.submit(by, insert(f"{stage.now}-{table}-{n}", table, by))
         await asyncio.sleep(0.5)
-
-
-async def one_filled(stage: Stage) -> None:
-    """Make the table t, with rows; all serve."""
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 5)
-    await stage.ready(*"abc")
 
 
 async def filled(stage: Stage) -> None:
@@ -65,30 +58,31 @@ def copies(stage: Stage) -> int:
     return sum(isinstance(message, Copy) for message in stage.messages())
 
 
-@on_stage(limits=SHORT)
-async def test_new_cluster_copies_what_the_trimmed_log_lacks(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 40)
-    await stage.until(lambda: stage.ring.store.start > 0)
-    node = await join(stage, "d")
-    node.start()
-    await stage.until(lambda: stage.alive_state("d") is State.COPYING)
-    loading = asyncio.ensure_future(writes(stage, 40))
-    await stage.ready(*"abcd")
-    await loading
-    await stage.ready(*"abcd")
-    assert node.spark.shelf.copied == ["t"]
-    found = await stage.verify("d")
-    assert {each["finding"] for each in found["clusters"].values()} == {"equal"}
-    stage.check_equal(*"abcd")
-    await writes(stage, 3, by="d")
-    await stage.ready(*"abcd")
-    stage.check_equal(*"abcd")
+def test_new_cluster_copies_what_the_trimmed_log_lacks() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 40)
+        await stage.until(lambda: stage.ring.store.start > 0)
+        node = await join(stage, "d")
+        node.start()
+        await stage.until(lambda: stage.alive_state("d") is State.COPYING)
+        loading = asyncio.ensure_future(writes(stage, 40))
+        await stage.ready(*"abcd")
+        await loading
+        await stage.ready(*"abcd")
+        assert node.spark.shelf.copied == ["t"]
+        found = await stage.verify("d")
+        assert {each["finding"] for each in found["clusters"].values()} == {"equal"}
+        stage.check_equal(*"abcd")
+        await writes(stage, 3, by="d")
+        await stage.ready(*"abcd")
+        stage.check_equal(*"abcd")
+
+    story(tell, limits=SHORT)
 
 
-@on_stage(limits=SHORT)
-async def test_log_that_is_trimmed_while_a_process_begins_does_not_stop_it(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+def test_log_that_is_trimmed_while_a_process_begins_does_not_stop_it(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original, trimmed = SimLog.start, list[int]()
 
@@ -99,257 +93,298 @@ async def test_log_that_is_trimmed_while_a_process_begins_does_not_stop_it(
             await log.trim(found + 1)  # as another HAProc may at this moment
         return found
 
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 40)
-    await stage.until(lambda: stage.ring.store.start > 0)
-    node = await join(stage, "d")
-    monkeypatch.setattr(SimLog, "start", start)
-    node.start()
-    await stage.ready(*"abcd")
-    assert len(trimmed) == 1
-    stage.check_equal(*"abcd")
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 40)
+        await stage.until(lambda: stage.ring.store.start > 0)
+        node = await join(stage, "d")
+        monkeypatch.setattr(SimLog, "start", start)
+        node.start()
+        await stage.ready(*"abcd")
+        assert len(trimmed) == 1
+        stage.check_equal(*"abcd")
+
+    story(tell, limits=SHORT)
 
 
-@on_stage(limits=SHORT)
-async def test_new_cluster_with_tables_of_its_own_is_left_alone(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 40)
-    await stage.until(lambda: stage.ring.store.start > 0)
-    node = await join(stage, "d")
-    node.spark.mend("CREATE TABLE mine (x)")
-    node.start()
-    await stage.until(lambda: stage.alive_state("d") is State.TOO_FAR_BEHIND)
-    assert "haproc cluster rebuild d" in stage.reason("d")
-    assert stage.tables("d") == {"mine"}
-    await rebuild(stage, "d")
-    await stage.ready(*"abcd")
-    stage.check_equal(*"abcd")
+def test_new_cluster_with_tables_of_its_own_is_left_alone() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 40)
+        await stage.until(lambda: stage.ring.store.start > 0)
+        node = await join(stage, "d")
+        node.spark.mend("CREATE TABLE mine (x)")
+        node.start()
+        await stage.until(lambda: stage.alive_state("d") is State.TOO_FAR_BEHIND)
+        assert "haproc cluster rebuild d" in stage.reason("d")
+        assert stage.tables("d") == {"mine"}
+        await rebuild(stage, "d")
+        await stage.ready(*"abcd")
+        stage.check_equal(*"abcd")
+
+    story(tell, limits=SHORT)
 
 
-@on_stage()
-async def test_diverged_cluster_is_rebuilt_under_load(stage: Stage) -> None:
-    await filled(stage)
-    stage.node("c").spark.mend("DELETE FROM t")
-    await stage.verify("a")
-    await stage.until(lambda: stage.alive_state("c") is State.DIVERGED)
-    loading = asyncio.ensure_future(writes(stage, 30, table="u"))
-    await rebuild(stage, "c", "b")
-    await stage.until(lambda: stage.alive_state("c") is State.COPYING)
-    assert "copies b" in stage.reason("c") or "begins to copy" in stage.reason("c")
-    await stage.ready(*"abc")
-    await loading
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    found = await stage.verify("a")
-    assert {each["finding"] for each in found["clusters"].values()} == {"equal"}
+def test_diverged_cluster_is_rebuilt_under_load() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        stage.node("c").spark.mend("DELETE FROM t")
+        await stage.verify("a")
+        await stage.until(lambda: stage.alive_state("c") is State.DIVERGED)
+        loading = asyncio.ensure_future(writes(stage, 30, table="u"))
+        await rebuild(stage, "c", "b")
+        await stage.until(lambda: stage.alive_state("c") is State.COPYING)
+        assert "copies b" in stage.reason("c") or "begins to copy" in stage.reason("c")
+        await stage.ready(*"abc")
+        await loading
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        found = await stage.verify("a")
+        assert {each["finding"] for each in found["clusters"].values()} == {"equal"}
+
+    story(tell)
 
 
 @pytest.mark.parametrize("step", [Step.COPIED_TABLE, Step.COPIED])
-@on_stage()
-async def test_copy_goes_on_where_a_killed_process_was(stage: Stage, step: Step) -> None:
-    await filled(stage)
-    stage.at("c", step, Node.kill)
-    await rebuild(stage, "c")
-    await stage.until(lambda: ("c", step) in stage.struck)
-    await writes(stage, 5, table="u")
-    stage.node("c").start()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    # What was done is not done again: the donor knows the marker still.
-    assert sorted(stage.node("c").spark.shelf.copied) == ["t", "u"]
-    assert copies(stage) == 1
+def test_copy_goes_on_where_a_killed_process_was(step: Step) -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        stage.at("c", step, Node.kill)
+        await rebuild(stage, "c")
+        await stage.until(lambda: ("c", step) in stage.struck)
+        await writes(stage, 5, table="u")
+        stage.node("c").start()
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        # What was done is not done again: the donor knows the marker still.
+        assert sorted(stage.node("c").spark.shelf.copied) == ["t", "u"]
+        assert copies(stage) == 1
+
+    story(tell)
 
 
-@on_stage()
-async def test_donor_that_dies_is_replaced_by_another_one(stage: Stage) -> None:
-    await filled(stage)
+def test_donor_that_dies_is_replaced_by_another_one() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
 
-    def donor_dies(node: Node) -> None:
-        assert node.replica is not None
-        progress = node.replica.taking.progress
-        assert progress is not None
-        stage.node(progress.donor).kill()
+        def donor_dies(node: Node) -> None:
+            assert node.replica is not None
+            progress = node.replica.taking.progress
+            assert progress is not None
+            stage.node(progress.donor).kill()
 
-    stage.at("c", Step.COPIED_TABLE, donor_dies)
-    await rebuild(stage, "c", "")
-    await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
-    for name in "ab":
-        stage.node(name).start()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    # The other one has noted the same: what was finished is not copied again.
-    assert sorted(stage.node("c").spark.shelf.copied) == ["t", "u"]
-    assert copies(stage) == 1
+        stage.at("c", Step.COPIED_TABLE, donor_dies)
+        await rebuild(stage, "c", "")
+        await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
+        for name in "ab":
+            stage.node(name).start()
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        # The other one has noted the same: what was finished is not copied again.
+        assert sorted(stage.node("c").spark.shelf.copied) == ["t", "u"]
+        assert copies(stage) == 1
 
-
-@on_stage()
-async def test_drop_waits_at_the_donor_until_the_copy_is_done(stage: Stage) -> None:
-    await filled(stage)
-    await rebuild(stage, "c", "a")
-    await stage.until(lambda: stage.alive_state("c") is State.COPYING)
-    await stage.until(lambda: "copies a" in stage.reason("c"))
-    drop = operation("drop", Kind.DROP_TABLE, "DROP TABLE t", "b")
-    dropped = asyncio.ensure_future(stage.submit("b", drop, 100))
-    await stage.ready(*"abc")
-    await dropped
-    await stage.ready(*"abc")
-    assert "t" not in stage.tables("c")
-    stage.check_equal(*"abc")
-    assert copies(stage) == 1
+    story(tell)
 
 
-@on_stage()
-async def test_table_that_is_gone_at_the_donor_begins_the_copy_anew(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+def test_drop_waits_at_the_donor_until_the_copy_is_done() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        await rebuild(stage, "c", "a")
+        await stage.until(lambda: stage.alive_state("c") is State.COPYING)
+        await stage.until(lambda: "copies a" in stage.reason("c"))
+        drop = operation("drop", Kind.DROP_TABLE, "DROP TABLE t", "b")
+        dropped = asyncio.ensure_future(stage.submit("b", drop, 100))
+        await stage.ready(*"abc")
+        await dropped
+        await stage.ready(*"abc")
+        assert "t" not in stage.tables("c")
+        stage.check_equal(*"abc")
+        assert copies(stage) == 1
+
+    story(tell)
+
+
+def test_table_that_is_gone_at_the_donor_begins_the_copy_anew(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(donating, "HELD", frozenset())
-    await stage.submit("a", ddl("a"))
-    await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
-    await stage.submit("a", ddl("a", "third", CREATE.replace(" t ", " v ")))
-    await writes(stage, 5)
-    await stage.ready(*"abc")
 
-    stage.at("c", Step.COPIED_TABLE, Node.freeze)
-    await rebuild(stage, "c", "a")
-    await stage.until(lambda: ("c", Step.COPIED_TABLE) in stage.struck)
-    await stage.submit("a", operation("drop", Kind.DROP_TABLE, "DROP TABLE v", "a"), 100)
-    stage.node("c").thaw()
-    await stage.ready(*"abc")
-    await stage.until(lambda: "v" not in stage.tables("c"))
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    assert copies(stage) == 2
-    assert sorted(stage.node("c").spark.shelf.copied) == ["t", "u"]
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
+        await stage.submit("a", ddl("a", "third", CREATE.replace(" t ", " v ")))
+        await writes(stage, 5)
+        await stage.ready(*"abc")
 
-
-@on_stage()
-async def test_last_good_cluster_is_not_rebuilt(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    for name in "bc":
-        stage.node(name).kill()
-    with pytest.raises(RequestError, match="no cluster could be copied"):
-        await rebuild(stage, "a")
-    assert stage.tables("a") == {"t"}
-
-
-@on_stage()
-async def test_two_copies_at_once(stage: Stage) -> None:
-    await one_filled(stage)
-    await asyncio.gather(rebuild(stage, "b", "a"), rebuild(stage, "c", "a"))
-    await writes(stage, 5)
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-
-
-@pytest.mark.parametrize("killed", [False, True])
-@on_stage()
-async def test_one_table_is_repaired_under_load(stage: Stage, killed: bool) -> None:
-    await filled(stage)
-    stage.node("c").spark.mend("DELETE FROM t")
-    await stage.verify("a")
-    await stage.until(lambda: stage.alive_state("c") is State.DIVERGED)
-    loading = asyncio.ensure_future(writes(stage, 10))
-    if killed:
-        stage.at("c", Step.COPIED_TABLE, Node.kill)
-    await repair(stage, "c", "t")
-    if killed:
+        stage.at("c", Step.COPIED_TABLE, Node.freeze)
+        await rebuild(stage, "c", "a")
         await stage.until(lambda: ("c", Step.COPIED_TABLE) in stage.struck)
-        stage.node("c").start()
-    await loading
-    await stage.until(lambda: stage.node("c").spark.shelf.copied == ["t"])
-    await stage.verify("a")
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    assert stage.node("c").spark.shelf.copied == ["t"]
+        await stage.submit("a", operation("drop", Kind.DROP_TABLE, "DROP TABLE v", "a"), 100)
+        stage.node("c").thaw()
+        await stage.ready(*"abc")
+        await stage.until(lambda: "v" not in stage.tables("c"))
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert copies(stage) == 2
+        assert sorted(stage.node("c").spark.shelf.copied) == ["t", "u"]
+
+    story(tell)
 
 
-@on_stage()
-async def test_repair_that_finds_no_donor_changes_nothing(stage: Stage) -> None:
-    await one_filled(stage)
-    copied = Copy("c", "a", stage.replica("c").core.own_log.epoch, ("default.t",))
-    stage.node("a").kill()
-    offset = await stage.replica("c").core.own_log.append(copied)
-    await stage.until(lambda: stage.replica("c").taking.failure is not None, 300)
-    failed = stage.replica("c").status().copy_failed
-    assert failed is not None and failed.offset == offset
-    await stage.ready(*"bc")
-    stage.check_equal(*"bc")
+def test_last_good_cluster_is_not_rebuilt() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        for name in "bc":
+            stage.node(name).kill()
+        with pytest.raises(RequestError, match="no cluster could be copied"):
+            await rebuild(stage, "a")
+        assert stage.tables("a") == {"t"}
+
+    story(tell)
+
+
+def test_two_copies_at_once() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 5)
+        await stage.ready(*"abc")
+        await asyncio.gather(rebuild(stage, "b", "a"), rebuild(stage, "c", "a"))
+        await writes(stage, 5)
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+
+    story(tell)
 
 
 @pytest.mark.parametrize("killed", [False, True])
-@on_stage()
-async def test_repair_that_fails_half_way_takes_the_cluster_out_of_service(
-    stage: Stage, killed: bool
-) -> None:
-    await one_filled(stage)
-    await repair(stage, "c", "t", "a")
-    await stage.until(lambda: "t" in stage.node("c").spark.shelf.half)
-    stage.node("a").kill()
-    if killed:
-        stage.restart("c")
-    await stage.until(lambda: stage.alive_state("c") is State.DIVERGED, 300)
-    assert "run haproc cluster rebuild" in stage.reason("c")
-    stage.node("a").start()
-    await rebuild(stage, "c", "b")
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+def test_one_table_is_repaired_under_load(killed: bool) -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        stage.node("c").spark.mend("DELETE FROM t")
+        await stage.verify("a")
+        await stage.until(lambda: stage.alive_state("c") is State.DIVERGED)
+        loading = asyncio.ensure_future(writes(stage, 10))
+        if killed:
+            stage.at("c", Step.COPIED_TABLE, Node.kill)
+        await repair(stage, "c", "t")
+        if killed:
+            await stage.until(lambda: ("c", Step.COPIED_TABLE) in stage.struck)
+            stage.node("c").start()
+        await loading
+        await stage.until(lambda: stage.node("c").spark.shelf.copied == ["t"])
+        await stage.verify("a")
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert stage.node("c").spark.shelf.copied == ["t"]
+
+    story(tell)
+
+
+def test_repair_that_finds_no_donor_changes_nothing() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 5)
+        await stage.ready(*"abc")
+        copied = Copy("c", "a", stage.replica("c").core.own_log.epoch, ("default.t",))
+        stage.node("a").kill()
+        offset = await stage.replica("c").core.own_log.append(copied)
+        await stage.until(lambda: stage.replica("c").taking.failure is not None, 300)
+        failed = stage.replica("c").status().copy_failed
+        assert failed is not None and failed.offset == offset
+        await stage.ready(*"bc")
+        stage.check_equal(*"bc")
+
+    story(tell)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_repair_that_fails_half_way_takes_the_cluster_out_of_service(killed: bool) -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 5)
+        await stage.ready(*"abc")
+        await repair(stage, "c", "t", "a")
+        await stage.until(lambda: "t" in stage.node("c").spark.shelf.half)
+        stage.node("a").kill()
+        if killed:
+            stage.node("c").kill()
+            stage.node("c").start()
+        await stage.until(lambda: stage.alive_state("c") is State.DIVERGED, 300)
+        assert "run haproc cluster rebuild" in stage.reason("c")
+        stage.node("a").start()
+        await rebuild(stage, "c", "b")
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+
+    story(tell)
 
 
 @pytest.mark.parametrize("undecided", [False, True])
-@on_stage()
-async def test_diverged_cluster_is_rebuilt_by_itself_if_the_others_agree(
-    stage: Stage, undecided: bool
-) -> None:
-    stage.ring.configure(on_divergence=OnDivergence.REBUILD)
-    stage.restart(*"abc")
-    await stage.ready(*"abc")
-    await one_filled(stage)
-    if undecided:
-        stage.node("b").kill()
-    stage.node("c").spark.mend("DELETE FROM t")
-    await stage.verify("a", trusted="a")
-    await stage.until(lambda: stage.alive_state("c") is State.DIVERGED)
-    if undecided:  # one of two others is no majority
-        await asyncio.sleep(120)
-        assert stage.alive_state("c") is State.DIVERGED
-        stage.node("b").start()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    assert stage.node("c").spark.shelf.copied == ["t"]
+def test_diverged_cluster_is_rebuilt_by_itself_if_the_others_agree(undecided: bool) -> None:
+    async def tell(stage: Stage) -> None:
+        stage.ring.configure(on_divergence=OnDivergence.REBUILD)
+        for name in "abc":
+            stage.node(name).kill()
+            stage.node(name).start()
+        await stage.ready(*"abc")
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 5)
+        await stage.ready(*"abc")
+        if undecided:
+            stage.node("b").kill()
+        stage.node("c").spark.mend("DELETE FROM t")
+        await stage.verify("a", trusted="a")
+        await stage.until(lambda: stage.alive_state("c") is State.DIVERGED)
+        if undecided:  # one of two others is no majority
+            await asyncio.sleep(120)
+            assert stage.alive_state("c") is State.DIVERGED
+            stage.node("b").start()
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert stage.node("c").spark.shelf.copied == ["t"]
+
+    story(tell)
 
 
 @pytest.mark.parametrize("wanted", ["", "a"])
-@on_stage()
-async def test_donor_whose_spark_dies_is_waited_for(stage: Stage, wanted: str) -> None:
-    await filled(stage)
-    donor = []
+def test_donor_whose_spark_dies_is_waited_for(wanted: str) -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        donor = []
 
-    def spark_dies(node: Node) -> None:
-        assert node.replica is not None and node.replica.taking.progress is not None
-        donor.append(stage.node(node.replica.taking.progress.donor))
-        donor[0].spark.kill()
+        def spark_dies(node: Node) -> None:
+            assert node.replica is not None and node.replica.taking.progress is not None
+            donor.append(stage.node(node.replica.taking.progress.donor))
+            donor[0].spark.kill()
 
-    stage.at("c", Step.COPIED_TABLE, spark_dies)
-    await rebuild(stage, "c", wanted)
-    await stage.until(lambda: bool(donor))
-    await asyncio.sleep(40)  # less than another one is asked after
-    assert stage.alive_state("c") is State.COPYING
-    donor[0].spark.restart()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    assert copies(stage) == 1
+        stage.at("c", Step.COPIED_TABLE, spark_dies)
+        await rebuild(stage, "c", wanted)
+        await stage.until(lambda: bool(donor))
+        await asyncio.sleep(40)  # less than another one is asked after
+        assert stage.alive_state("c") is State.COPYING
+        donor[0].spark.restart()
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert copies(stage) == 1
+
+    story(tell)
 
 
-@on_stage()
-async def test_wanted_donor_that_is_away_is_waited_for(stage: Stage) -> None:
-    await one_filled(stage)
-    await stage.replica("c").operators.rebuild("c", "a")
-    stage.node("a").kill()
-    stage.node("a").spark.kill()
-    await asyncio.sleep(200)
-    assert stage.alive_state("c") is State.COPYING
-    assert copies(stage) <= 2
-    stage.node("a").spark.restart()
-    stage.node("a").start()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+def test_wanted_donor_that_is_away_is_waited_for() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 5)
+        await stage.ready(*"abc")
+        await stage.replica("c").operators.rebuild("c", "a")
+        stage.node("a").kill()
+        stage.node("a").spark.kill()
+        await asyncio.sleep(200)
+        assert stage.alive_state("c") is State.COPYING
+        assert copies(stage) <= 2
+        stage.node("a").spark.restart()
+        stage.node("a").start()
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+
+    story(tell)

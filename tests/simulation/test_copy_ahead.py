@@ -24,7 +24,7 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import CopyRequest, from_cursor
 from tests.simulation.ahead import simulate_ahead
 from tests.simulation.copies import SimCopies
-from tests.simulation.directed import CREATE, Stage, ddl, on_stage, story
+from tests.simulation.directed import CREATE, Stage, ddl, story
 from tests.simulation.ring import Node
 from tests.simulation.scenario import insert, operation
 from tests.simulation.seeds import SEEDS, judged
@@ -87,13 +87,6 @@ def slow(stage: Stage, *names: str) -> None:
         stage.node(name).spark.statement_s = SLOW_S
 
 
-async def behind(stage: Stage, *names: str) -> None:
-    """Make these tables; have c miss UPDATEs of t, and be slow."""
-    await tables(stage, *names)
-    await missed(stage, "c")
-    slow(stage, "c")
-
-
 def copied(stage: Stage, name: str) -> list[str]:
     return sorted(stage.node(name).spark.shelf.copied)
 
@@ -107,45 +100,51 @@ def records(stage: Stage) -> list[Copy]:
     return [message for message in stage.messages() if isinstance(message, Copy)]
 
 
-@on_stage()
-async def test_table_whose_replay_takes_long_is_copied(stage: Stage) -> None:
-    await tables(stage, "t", "u")
-    await missed(stage, "c")
-    await stage.submit("a", insert("other", "u", "a"))
-    slow(stage, "c")
-    began = stage.now
-    stage.node("c").start()
-    await stage.ready(*"abc")
-    assert stage.now - began < MANY * SLOW_S / 2
-    assert copied(stage, "c") == ["t"]
-    (record,) = records(stage)
-    assert record.ahead and record.tables == ("default.t",)
-    stage.check_equal(*"abc")
-    await stage.submit("c", append("later", "t", "c"), 60)
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    assert stage.replica("c").core.notes.idle(stage.replica("c").core.schedule.low)
+def test_table_whose_replay_takes_long_is_copied() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t", "u")
+        await missed(stage, "c")
+        await stage.submit("a", insert("other", "u", "a"))
+        slow(stage, "c")
+        began = stage.now
+        stage.node("c").start()
+        await stage.ready(*"abc")
+        assert stage.now - began < MANY * SLOW_S / 2
+        assert copied(stage, "c") == ["t"]
+        (record,) = records(stage)
+        assert record.ahead and record.tables == ("default.t",)
+        stage.check_equal(*"abc")
+        await stage.submit("c", append("later", "t", "c"), 60)
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert stage.replica("c").core.notes.idle(stage.replica("c").core.schedule.low)
+
+    story(tell)
 
 
 STEPS = [Step.AHEAD_MARKED, Step.AHEAD_ASKED, Step.COPIED_TABLE, Step.COPIED]
 
 
 @pytest.mark.parametrize("step", STEPS)
-@on_stage()
-async def test_process_that_is_killed_on_the_way_goes_on(stage: Stage, step: Step) -> None:
-    await behind(stage, "t", "u")
-    stage.at("c", step, Node.kill)
-    stage.node("c").start()
-    await stage.until(lambda: ("c", step) in stage.struck, 120)
-    await stage.submit("a", insert("meanwhile", "u", "a"))
-    await stage.submit("a", append("meanwhile t", "t"))
-    stage.node("c").start()
-    await stage.until(
-        lambda: not stage.node("c").alive or stage.ring.settled_node(stage.node("c")), 200
-    )
-    stage.node("c").start()
-    await stage.settle()
-    assert "t" in copied(stage, "c")
+def test_process_that_is_killed_on_the_way_goes_on(step: Step) -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t", "u")
+        await missed(stage, "c")
+        slow(stage, "c")
+        stage.at("c", step, Node.kill)
+        stage.node("c").start()
+        await stage.until(lambda: ("c", step) in stage.struck, 120)
+        await stage.submit("a", insert("meanwhile", "u", "a"))
+        await stage.submit("a", append("meanwhile t", "t"))
+        stage.node("c").start()
+        await stage.until(
+            lambda: not stage.node("c").alive or stage.ring.settled_node(stage.node("c")), 200
+        )
+        stage.node("c").start()
+        await stage.settle()
+        assert "t" in copied(stage, "c")
+
+    story(tell)
 
 
 async def mixed(stage: Stage) -> None:
@@ -165,107 +164,121 @@ async def mixed(stage: Stage) -> None:
     await stage.settle()
 
 
-@on_stage()
-async def test_rest_of_the_backlog_is_replayed_in_its_order(stage: Stage) -> None:
+def test_rest_of_the_backlog_is_replayed_in_its_order() -> None:
     """The INSERT ... SELECT from a copied table takes its target into the copy."""
-    await mixed(stage)
-    assert copied(stage, "c") == ["t", "u"]
+
+    async def tell(stage: Stage) -> None:
+        await mixed(stage)
+        assert copied(stage, "c") == ["t", "u"]
+
+    story(tell)
 
 
-@on_stage()
-async def test_write_that_reads_a_copied_table_into_one_that_cannot_be_copied_is_replayed(
-    stage: Stage,
-) -> None:
-    await tables(stage, "t", "u")
-    await missed(stage, "c")
-    await stage.submit("a", select("from t", "t", "u"))
-    await stage.submit("a", operation("drop", Kind.DROP_TABLE, "DROP TABLE u", "a"))
-    await stage.submit("a", append("again", "t"))
-    slow(stage, "c")
-    stage.node("c").start()
-    await stage.until(lambda: stage.ring.settled_node(stage.node("c")), 400)
-    await stage.settle()
-    assert copied(stage, "c") == []
-
-
-@on_stage()
-async def test_operation_that_failed_counts_as_failed_here_too(stage: Stage) -> None:
-    await tables(stage, "t")
-    await missed(stage, "c", count=MANY // 2)
-    bad = operation("bad", Kind.UPDATE, "UPDATE t SET y = 1", "a", writes=frozenset({"t"}))
-    assert (await stage.submit("a", bad)).status is OutcomeStatus.FAILED
-    for n in range(MANY):
-        await stage.submit("a", append(f"more {n}", "t"))
-    slow(stage, "c")
-    stage.node("c").start()
-    await stage.settle()
-    assert copied(stage, "c") == ["t"]
-    for _ in range(2):
-        assert (await stage.submit("c", bad, 60)).status is OutcomeStatus.FAILED
-        stage.restart("c")
+def test_write_that_reads_a_copied_table_into_one_that_cannot_be_copied_is_replayed() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t", "u")
+        await missed(stage, "c")
+        await stage.submit("a", select("from t", "t", "u"))
+        await stage.submit("a", operation("drop", Kind.DROP_TABLE, "DROP TABLE u", "a"))
+        await stage.submit("a", append("again", "t"))
+        slow(stage, "c")
+        stage.node("c").start()
+        await stage.until(lambda: stage.ring.settled_node(stage.node("c")), 400)
         await stage.settle()
-    report = stage.report_of("c")
-    assert report is not None and report.failure.error_class == "SIM"
+        assert copied(stage, "c") == []
+
+    story(tell)
 
 
-@on_stage()
-async def test_donor_that_dies_before_a_table_is_touched_leaves_the_replay(stage: Stage) -> None:
-    await behind(stage, "t")
+def test_operation_that_failed_counts_as_failed_here_too() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t")
+        await missed(stage, "c", count=MANY // 2)
+        bad = operation("bad", Kind.UPDATE, "UPDATE t SET y = 1", "a", writes=frozenset({"t"}))
+        assert (await stage.submit("a", bad)).status is OutcomeStatus.FAILED
+        for n in range(MANY):
+            await stage.submit("a", append(f"more {n}", "t"))
+        slow(stage, "c")
+        stage.node("c").start()
+        await stage.settle()
+        assert copied(stage, "c") == ["t"]
+        for _ in range(2):
+            assert (await stage.submit("c", bad, 60)).status is OutcomeStatus.FAILED
+            stage.node("c").kill()
+            stage.node("c").start()
+            await stage.settle()
+        report = stage.report_of("c")
+        assert report is not None and report.failure.error_class == "SIM"
 
-    def donors_die(node: Node) -> None:
-        for name in "ab":
-            stage.node(name).kill()
-
-    stage.at("c", Step.AHEAD_ASKED, donors_die)
-    stage.node("c").start()
-    await stage.until(lambda: ("c", Step.AHEAD_ASKED) in stage.struck, 120)
-    await stage.until(lambda: stage.ring.settled_node(stage.node("c")), 600)
-    assert copied(stage, "c") == []
-    await stage.settle()
-
-
-@on_stage()
-async def test_donor_that_dies_in_the_midst_is_replaced_by_another_one(stage: Stage) -> None:
-    await two_missed(stage, "t", "u")
-
-    def donor_dies(node: Node) -> None:
-        stage.node(donor_of(node)).kill()
-
-    stage.at("c", Step.COPIED_TABLE, donor_dies)
-    stage.node("c").start()
-    await stage.until(lambda: len(records(stage)) == 2, 300)
-    await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
-    await stage.settle()
-    assert {record.donor for record in records(stage)} == {"a", "b"}
-    assert set(copied(stage, "c")) == {"t", "u"}
+    story(tell)
 
 
-@on_stage()
-async def test_ddl_that_comes_before_another_donor_is_found_has_the_whole_cluster_copied(
-    stage: Stage,
-) -> None:
-    await two_missed(stage, "t", "u", "v")
-    stage.at("c", Step.COPIED_TABLE, Node.kill)
-    stage.node("c").start()
-    await stage.until(lambda: ("c", Step.COPIED_TABLE) in stage.struck, 300)
-    donor = records(stage)[0].donor
-    await stage.submit("ab".replace(donor, ""), ddl("a", "new", "CREATE TABLE new (x)"))
-    stage.node(donor).kill()
-    stage.node("c").start()
-    await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
-    await stage.settle()
-    assert not records(stage)[-1].tables and "v" in copied(stage, "c")
+def test_donor_that_dies_before_a_table_is_touched_leaves_the_replay() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t")
+        await missed(stage, "c")
+        slow(stage, "c")
+
+        def donors_die(node: Node) -> None:
+            for name in "ab":
+                stage.node(name).kill()
+
+        stage.at("c", Step.AHEAD_ASKED, donors_die)
+        stage.node("c").start()
+        await stage.until(lambda: ("c", Step.AHEAD_ASKED) in stage.struck, 120)
+        await stage.until(lambda: stage.ring.settled_node(stage.node("c")), 600)
+        assert copied(stage, "c") == []
+        await stage.settle()
+
+    story(tell)
 
 
-@on_stage()
-async def test_two_clusters_that_catch_up_at_once(stage: Stage) -> None:
-    await tables(stage, "t", "u")
-    await missed(stage, "b", "c")
-    slow(stage, "b", "c")
-    stage.node("b").start()
-    stage.node("c").start()
-    await stage.settle()
-    assert copied(stage, "b") == copied(stage, "c") == ["t"]
+def test_donor_that_dies_in_the_midst_is_replaced_by_another_one() -> None:
+    async def tell(stage: Stage) -> None:
+        await two_missed(stage, "t", "u")
+
+        def donor_dies(node: Node) -> None:
+            stage.node(donor_of(node)).kill()
+
+        stage.at("c", Step.COPIED_TABLE, donor_dies)
+        stage.node("c").start()
+        await stage.until(lambda: len(records(stage)) == 2, 300)
+        await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
+        await stage.settle()
+        assert {record.donor for record in records(stage)} == {"a", "b"}
+        assert set(copied(stage, "c")) == {"t", "u"}
+
+    story(tell)
+
+
+def test_ddl_that_comes_before_another_donor_is_found_has_the_whole_cluster_copied() -> None:
+    async def tell(stage: Stage) -> None:
+        await two_missed(stage, "t", "u", "v")
+        stage.at("c", Step.COPIED_TABLE, Node.kill)
+        stage.node("c").start()
+        await stage.until(lambda: ("c", Step.COPIED_TABLE) in stage.struck, 300)
+        donor = records(stage)[0].donor
+        await stage.submit("ab".replace(donor, ""), ddl("a", "new", "CREATE TABLE new (x)"))
+        stage.node(donor).kill()
+        stage.node("c").start()
+        await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
+        await stage.settle()
+        assert not records(stage)[-1].tables and "v" in copied(stage, "c")
+
+    story(tell)
+
+
+def test_two_clusters_that_catch_up_at_once() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t", "u")
+        await missed(stage, "b", "c")
+        slow(stage, "b", "c")
+        stage.node("b").start()
+        stage.node("c").start()
+        await stage.settle()
+        assert copied(stage, "b") == copied(stage, "c") == ["t"]
+
+    story(tell)
 
 
 async def verification(stage: Stage) -> None:
@@ -283,38 +296,45 @@ async def unknown(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("hinders", [verification, definition, unknown])
-@on_stage()
-async def test_backlog_with_what_hinders_a_copy_is_replayed(
-    stage: Stage, hinders: Callable[[Stage], Awaitable[None]]
+def test_backlog_with_what_hinders_a_copy_is_replayed(
+    hinders: Callable[[Stage], Awaitable[None]],
 ) -> None:
-    await tables(stage, "t", "u")
-    await missed(stage, "c")
-    await hinders(stage)
-    slow(stage, "c")
-    stage.node("c").start()
-    await stage.until(lambda: stage.ring.settled_node(stage.node("c")), 600)
-    await stage.settle()
-    assert records(stage) == []
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t", "u")
+        await missed(stage, "c")
+        await hinders(stage)
+        slow(stage, "c")
+        stage.node("c").start()
+        await stage.until(lambda: stage.ring.settled_node(stage.node("c")), 600)
+        await stage.settle()
+        assert records(stage) == []
+
+    story(tell)
 
 
-@on_stage()
-async def test_backlog_that_is_hindered_behind_the_choice_is_replayed(stage: Stage) -> None:
+def test_backlog_that_is_hindered_behind_the_choice_is_replayed() -> None:
     """The record is in the log by then; nothing is touched."""
-    await behind(stage, "t", "u")
-    stage.node("c").start()
-    replica = stage.replica("c")
-    append_ = replica.core.own_log.append
 
-    async def late(*messages: object) -> int:
-        if isinstance(messages[0], Copy):
-            await definition(stage)
-        return await append_(*messages)  # type: ignore[arg-type]
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t", "u")
+        await missed(stage, "c")
+        slow(stage, "c")
+        stage.node("c").start()
+        replica = stage.replica("c")
+        append_ = replica.core.own_log.append
 
-    object.__setattr__(replica.core.own_log, "append", late)
-    await stage.until(lambda: bool(records(stage)), 120)
-    await stage.until(lambda: stage.ring.settled_node(stage.node("c")), 600)
-    await stage.settle()
-    assert copied(stage, "c") == []
+        async def late(*messages: object) -> int:
+            if isinstance(messages[0], Copy):
+                await definition(stage)
+            return await append_(*messages)  # type: ignore[arg-type]
+
+        object.__setattr__(replica.core.own_log, "append", late)
+        await stage.until(lambda: bool(records(stage)), 120)
+        await stage.until(lambda: stage.ring.settled_node(stage.node("c")), 600)
+        await stage.settle()
+        assert copied(stage, "c") == []
+
+    story(tell)
 
 
 def test_runs_with_every_kind_of_fault_keep_the_promises() -> None:
@@ -348,70 +368,77 @@ def test_rule_broken_on_purpose_is_found(
     found_by(lambda: story(mixed), Violation.UNEQUAL)
 
 
-@on_stage()
-async def test_rebuild_that_is_asked_for_meanwhile_knows_that_tables_were_touched(
-    stage: Stage,
-) -> None:
+def test_rebuild_that_is_asked_for_meanwhile_knows_that_tables_were_touched() -> None:
     """Else it could be withdrawn, and would leave them as they are."""
-    await behind(stage, "t")
-    stage.node("c").start()
-    await stage.until(lambda: "t" in stage.node("c").spark.shelf.half, 300)
-    core = stage.replica("c").core
-    await ask_for(core, CopyRequest())
-    cursor = await core.own_log.unless_replaced()
-    assert cursor is not None
-    copying = from_cursor(cursor).copying
-    assert copying is not None and copying.marker == -1 and copying.first >= 0
-    stage.node("c").kill()
-    await stage.settle()
-    assert not records(stage)[-1].tables
+
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t")
+        await missed(stage, "c")
+        slow(stage, "c")
+        stage.node("c").start()
+        await stage.until(lambda: "t" in stage.node("c").spark.shelf.half, 300)
+        core = stage.replica("c").core
+        await ask_for(core, CopyRequest())
+        cursor = await core.own_log.unless_replaced()
+        assert cursor is not None
+        copying = from_cursor(cursor).copying
+        assert copying is not None and copying.marker == -1 and copying.first >= 0
+        stage.node("c").kill()
+        await stage.settle()
+        assert not records(stage)[-1].tables
+
+    story(tell)
 
 
-@on_stage()
-async def test_spare_that_copied_a_table_behind_its_place_does_not_take_the_donors(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+def test_spare_that_copied_a_table_behind_its_place_does_not_take_the_donors(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """b copies the donor, which dies; in the spare t was copied ahead meanwhile."""
-    await tables(stage, "t", "u")
-    slow(stage, "a", "c")
-    for n in range(MANY):
-        await stage.submit("b", append(f"before{n}", "t", "b"))
-    await stage.operators("b").rebuild("b", "")
-    await stage.until(lambda: bool(records(stage)), 300)
-    donor, spare = records(stage)[0].donor, records(stage)[0].spare
-    stage.node(spare).kill()
-    stage.node(donor).spark.statement_s = 0.01
-    await stage.until(lambda: bool(stage.replica(donor).donor._notes), 300)
-    stage.node("b").kill()
-    for n in range(MANY):
-        await stage.submit(donor, append(f"t{n}", "t", donor))
-    stage.node(spare).start()
-    await stage.until(lambda: stage.ring.settled_node(stage.node(spare)), 600)
-    stage.node(donor).kill()
-    monkeypatch.setattr(backlog, "WORTH_S", 1e9)  # b copies as a whole
-    stage.node("b").start()
-    await asyncio.sleep(600)
-    stage.node(donor).start()
-    await stage.settle()
-    stage.check_equal(*"abc")
+
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t", "u")
+        slow(stage, "a", "c")
+        for n in range(MANY):
+            await stage.submit("b", append(f"before{n}", "t", "b"))
+        await stage.operators("b").rebuild("b", "")
+        await stage.until(lambda: bool(records(stage)), 300)
+        donor, spare = records(stage)[0].donor, records(stage)[0].spare
+        stage.node(spare).kill()
+        stage.node(donor).spark.statement_s = 0.01
+        await stage.until(lambda: bool(stage.replica(donor).donor._notes), 300)
+        stage.node("b").kill()
+        for n in range(MANY):
+            await stage.submit(donor, append(f"t{n}", "t", donor))
+        stage.node(spare).start()
+        await stage.until(lambda: stage.ring.settled_node(stage.node(spare)), 600)
+        stage.node(donor).kill()
+        monkeypatch.setattr(backlog, "WORTH_S", 1e9)  # b copies as a whole
+        stage.node("b").start()
+        await asyncio.sleep(600)
+        stage.node(donor).start()
+        await stage.settle()
+        stage.check_equal(*"abc")
+
+    story(tell)
 
 
-@on_stage()
-async def test_storage_that_cannot_be_read_is_found_before_a_table_is_touched(stage: Stage) -> None:
-    await tables(stage, "t", "u")
-    stage.ring.storage = {name: ((f"/{name}", "/mnt/elsewhere"),) for name in "abc"}
-    await missed(stage, "c")
-    slow(stage, "c")
-    stage.node("c").start()
-    await stage.until(lambda: bool(records(stage)), 600)
-    await stage.until(lambda: stage.ring.settled_node(stage.node("c")), 600)
-    await stage.settle()
-    assert copied(stage, "c") == []
+def test_storage_that_cannot_be_read_is_found_before_a_table_is_touched() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t", "u")
+        stage.ring.storage = {name: ((f"/{name}", "/mnt/elsewhere"),) for name in "abc"}
+        await missed(stage, "c")
+        slow(stage, "c")
+        stage.node("c").start()
+        await stage.until(lambda: bool(records(stage)), 600)
+        await stage.until(lambda: stage.ring.settled_node(stage.node("c")), 600)
+        await stage.settle()
+        assert copied(stage, "c") == []
+
+    story(tell)
 
 
-@on_stage()
-async def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original, bad = SimCopies.read_file_part, list[str]()
 
@@ -423,40 +450,45 @@ async def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
 
     monkeypatch.setattr(SimCopies, "read_file_part", read)
 
-    await behind(stage, "t", "u")
-    stage.node("c").start()
-    await stage.until(lambda: stage.alive_state("c") is State.READY, 600)
-    assert copied(stage, "c") == ["t"]
-    assert [record.donor for record in records(stage)] == [*bad, *{*"ab"} - {*bad}]
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t", "u")
+        await missed(stage, "c")
+        slow(stage, "c")
+        stage.node("c").start()
+        await stage.until(lambda: stage.alive_state("c") is State.READY, 600)
+        assert copied(stage, "c") == ["t"]
+        assert [record.donor for record in records(stage)] == [*bad, *{*"ab"} - {*bad}]
+
+    story(tell)
 
 
-@on_stage()
-async def test_copy_of_the_whole_cluster_behind_touched_tables_cannot_be_withdrawn(
-    stage: Stage,
-) -> None:
-    await two_missed(stage, "t", "u", "v")
-    donors, asked = list[str](), list[str]()
+def test_copy_of_the_whole_cluster_behind_touched_tables_cannot_be_withdrawn() -> None:
+    async def tell(stage: Stage) -> None:
+        await two_missed(stage, "t", "u", "v")
+        donors, asked = list[str](), list[str]()
 
-    def donor_dies(node: Node) -> None:
-        donors.append(donor_of(node))
-        stage.node(donors[0]).kill()
+        def donor_dies(node: Node) -> None:
+            donors.append(donor_of(node))
+            stage.node(donors[0]).kill()
 
-    stage.at("c", Step.COPIED_TABLE, donor_dies)
-    stage.node("c").start()
-    await stage.until(lambda: bool(donors), 300)
-    (other,) = {*"ab"} - {*donors}
-    await stage.submit(other, ddl(other, "new", "CREATE TABLE new (x)"))
-    receiver = stage.replica("c").receiver
-    chosen = receiver._chosen
+        stage.at("c", Step.COPIED_TABLE, donor_dies)
+        stage.node("c").start()
+        await stage.until(lambda: bool(donors), 300)
+        (other,) = {*"ab"} - {*donors}
+        await stage.submit(other, ddl(other, "new", "CREATE TABLE new (x)"))
+        receiver = stage.replica("c").receiver
+        chosen = receiver._chosen
 
-    async def nobody_is_left(wanted: str, failed: str) -> tuple[str, str]:
-        asked.append(failed)
-        stage.node(other).kill()
-        return await chosen(wanted, failed)
+        async def nobody_is_left(wanted: str, failed: str) -> tuple[str, str]:
+            asked.append(failed)
+            stage.node(other).kill()
+            return await chosen(wanted, failed)
 
-    receiver._chosen = nobody_is_left  # type: ignore[method-assign]
-    await stage.until(lambda: bool(asked), 600)
-    with pytest.raises(RequestError):
-        stage.operators("c").withdraw("c")
-    await asyncio.sleep(20)
-    await stage.settle()
+        receiver._chosen = nobody_is_left  # type: ignore[method-assign]
+        await stage.until(lambda: bool(asked), 600)
+        with pytest.raises(RequestError):
+            stage.operators("c").withdraw("c")
+        await asyncio.sleep(20)
+        await stage.settle()
+
+    story(tell)

@@ -17,131 +17,145 @@ from haproc.replicate.agree.rebuilding import ask_for
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.progress import CopyRequest
 from tests.simulation.copies import SimCopies
-from tests.simulation.directed import Stage, ddl, on_stage, story
+from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.life import Life
 from tests.simulation.ring import Node, cluster_of
 from tests.simulation.scenario import insert, operation
 from tests.simulation.spark import SimSpark
-from tests.simulation.test_copies import copies, filled, join, one_filled, rebuild, repair, writes
+from tests.simulation.test_copies import copies, filled, join, rebuild, repair, writes
 from tests.simulation.test_poison_rejection import begin as poison_begin
 from tests.simulation.test_poison_rejection import sent as poison_sent
 
 
-@on_stage()
-async def test_rebuild_keeps_nothing_of_an_earlier_one(stage: Stage) -> None:
+def test_rebuild_keeps_nothing_of_an_earlier_one() -> None:
     """What was copied wrongly would be wrong for ever."""
-    await one_filled(stage)
-    await rebuild(stage, "c", "a")
-    await stage.ready(*"abc")
-    stage.node("c").spark.mend("DELETE FROM t")  # which no commit tells of
-    await rebuild(stage, "c", "a")
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    assert stage.node("c").spark.shelf.copied == ["t", "t"]
+
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 5)
+        await stage.ready(*"abc")
+        await rebuild(stage, "c", "a")
+        await stage.ready(*"abc")
+        stage.node("c").spark.mend("DELETE FROM t")  # which no commit tells of
+        await rebuild(stage, "c", "a")
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert stage.node("c").spark.shelf.copied == ["t", "t"]
+
+    story(tell)
 
 
-@on_stage()
-async def test_tables_that_are_repaired_at_the_same_time_are_all_repaired(stage: Stage) -> None:
-    await filled(stage)
-    for table in "tu":
-        stage.node("c").spark.mend(f"DELETE FROM {table}")
-    await asyncio.gather(repair(stage, "c", "t", "a"), repair(stage, "c", "u", "a"))
-    await stage.until(lambda: sorted(stage.node("c").spark.shelf.copied) == ["t", "u"])
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+def test_tables_that_are_repaired_at_the_same_time_are_all_repaired() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        for table in "tu":
+            stage.node("c").spark.mend(f"DELETE FROM {table}")
+        await asyncio.gather(repair(stage, "c", "t", "a"), repair(stage, "c", "u", "a"))
+        await stage.until(lambda: sorted(stage.node("c").spark.shelf.copied) == ["t", "u"])
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+
+    story(tell)
 
 
-@on_stage()
-async def test_donor_that_is_found_to_differ_gives_nothing_more(stage: Stage) -> None:
-    await filled(stage)
+def test_donor_that_is_found_to_differ_gives_nothing_more() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
 
-    def differs(node: Node) -> None:
-        stage.node("a").spark.mend("DELETE FROM u")
-        found = Divergence(0, Cause.TABLES, applies=True, tables="u")
-        stage.replica("a").core.condition.differs(found)
+        def differs(node: Node) -> None:
+            stage.node("a").spark.mend("DELETE FROM u")
+            found = Divergence(0, Cause.TABLES, applies=True, tables="u")
+            stage.replica("a").core.condition.differs(found)
 
-    stage.at("c", Step.COPIED_TABLE, differs)
-    await rebuild(stage, "c")
-    await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
-    await stage.ready(*"bc")
-    stage.check_equal(*"bc")
-    assert copies(stage) == 2  # the other one is b's
+        stage.at("c", Step.COPIED_TABLE, differs)
+        await rebuild(stage, "c")
+        await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
+        await stage.ready(*"bc")
+        stage.check_equal(*"bc")
+        assert copies(stage) == 2  # the other one is b's
+
+    story(tell)
 
 
-@on_stage()
-async def test_repair_of_what_the_donor_does_not_have_is_refused_and_changes_nothing(
-    stage: Stage,
-) -> None:
-    await one_filled(stage)
-    stage.node("c").spark.mend("CREATE TABLE mine (x)")
-    with pytest.raises(RequestError, match=r"a has no Delta table default\.mine"):
-        await repair(stage, "c", "mine", "a")
-    await repair(stage, "c", "T", "a")  # names are as in Spark
-    await stage.until(lambda: stage.node("c").spark.shelf.copied == ["t"])
-    assert stage.tables("c") == {"mine", "t"}
-    assert stage.node("c").spark.dump()["t"] == stage.node("a").spark.dump()["t"]
+def test_repair_of_what_the_donor_does_not_have_is_refused_and_changes_nothing() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 5)
+        await stage.ready(*"abc")
+        stage.node("c").spark.mend("CREATE TABLE mine (x)")
+        with pytest.raises(RequestError, match=r"a has no Delta table default\.mine"):
+            await repair(stage, "c", "mine", "a")
+        await repair(stage, "c", "T", "a")  # names are as in Spark
+        await stage.until(lambda: stage.node("c").spark.shelf.copied == ["t"])
+        assert stage.tables("c") == {"mine", "t"}
+        assert stage.node("c").spark.dump()["t"] == stage.node("a").spark.dump()["t"]
+
+    story(tell)
 
 
 @pytest.mark.parametrize("added", ["before", "after"])
-@on_stage()
-async def test_new_cluster_has_the_tables_that_the_others_had_before_the_log(
-    stage: Stage, added: str
-) -> None:
-    for name in "abc":
-        stage.node(name).spark.mend("CREATE TABLE old (x)")
-        stage.node(name).spark.mend("INSERT INTO old VALUES ('kept')")
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 5)
-    if added == "before":
-        (await join(stage, "d")).start()
-    else:
-        await stage.replica("a").admission.leave("c")  # so that the log names the members
-        stage.ring.add("d").start()
-        await stage.until(lambda: stage.alive_state("d") is State.REMOVED)
-        await writes(stage, 3)
-        d = cluster_of("d")
-        await stage.replica("a").admission.join("d", d.peer, f"http://{d.listen}")
-        await stage.until(lambda: stage.alive_state("d") is State.COPYING)
-    await stage.ready("a", "b", "d")
-    await writes(stage, 3, by="d")
-    await stage.ready("a", "b", "d")
-    stage.check_equal("a", "b", "d")
-    assert stage.tables("d") == {"old", "t"}
-    assert stage.ring.store.start == 0
+def test_new_cluster_has_the_tables_that_the_others_had_before_the_log(added: str) -> None:
+    async def tell(stage: Stage) -> None:
+        for name in "abc":
+            stage.node(name).spark.mend("CREATE TABLE old (x)")
+            stage.node(name).spark.mend("INSERT INTO old VALUES ('kept')")
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 5)
+        if added == "before":
+            (await join(stage, "d")).start()
+        else:
+            await stage.replica("a").admission.leave("c")  # so that the log names the members
+            stage.ring.add("d").start()
+            await stage.until(lambda: stage.alive_state("d") is State.REMOVED)
+            await writes(stage, 3)
+            d = cluster_of("d")
+            await stage.replica("a").admission.join("d", d.peer, f"http://{d.listen}")
+            await stage.until(lambda: stage.alive_state("d") is State.COPYING)
+        await stage.ready("a", "b", "d")
+        await writes(stage, 3, by="d")
+        await stage.ready("a", "b", "d")
+        stage.check_equal("a", "b", "d")
+        assert stage.tables("d") == {"old", "t"}
+        assert stage.ring.store.start == 0
+
+    story(tell)
 
 
-@on_stage()
-async def test_operation_that_no_cluster_can_apply_does_not_hold_a_rebuild_for_ever(
-    stage: Stage,
-) -> None:
+def test_operation_that_no_cluster_can_apply_does_not_hold_a_rebuild_for_ever() -> None:
     """The operator vouches for the cluster whose tables are replaced: it has nothing to say."""
-    await poison_begin(stage, *"abc")
-    offset = await poison_sent(stage)
-    await rebuild(stage, "c")
-    await stage.until(lambda: stage.alive_state("c") is State.COPYING)
-    await stage.until(lambda: stage.alive_state("a") is State.STUCK, 300)
-    found = await stage.replica("a").operators.revoke(offset, "poison", ["c"])
-    assert found["status"] == "revoked"
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+
+    async def tell(stage: Stage) -> None:
+        await poison_begin(stage, *"abc")
+        offset = await poison_sent(stage)
+        await rebuild(stage, "c")
+        await stage.until(lambda: stage.alive_state("c") is State.COPYING)
+        await stage.until(lambda: stage.alive_state("a") is State.STUCK, 300)
+        found = await stage.replica("a").operators.revoke(offset, "poison", ["c"])
+        assert found["status"] == "revoked"
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+
+    story(tell)
 
 
-@on_stage()
-async def test_drop_that_waits_at_the_donor_holds_up_nobody_else(stage: Stage) -> None:
-    await filled(stage)
-    stage.at("c", Step.COPIED_TABLE, Node.freeze)
-    await rebuild(stage, "c", "a")
-    await stage.until(lambda: ("c", Step.COPIED_TABLE) in stage.struck)
-    drop = operation("drop", Kind.DROP_TABLE, "DROP TABLE t", "a")
-    dropped = asyncio.ensure_future(stage.submit("a", drop, 300))
-    await asyncio.sleep(5)
-    began = stage.now
-    await stage.submit("b", insert("meanwhile", "u", "b"), 60)
-    assert stage.now - began < 20 and not dropped.done()
-    stage.node("c").thaw()
-    await dropped
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+def test_drop_that_waits_at_the_donor_holds_up_nobody_else() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        stage.at("c", Step.COPIED_TABLE, Node.freeze)
+        await rebuild(stage, "c", "a")
+        await stage.until(lambda: ("c", Step.COPIED_TABLE) in stage.struck)
+        drop = operation("drop", Kind.DROP_TABLE, "DROP TABLE t", "a")
+        dropped = asyncio.ensure_future(stage.submit("a", drop, 300))
+        await asyncio.sleep(5)
+        began = stage.now
+        await stage.submit("b", insert("meanwhile", "u", "b"), 60)
+        assert stage.now - began < 20 and not dropped.done()
+        stage.node("c").thaw()
+        await dropped
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+
+    story(tell)
 
 
 def test_copies_at_once_share_what_the_donor_is_read_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,112 +186,126 @@ def test_copies_at_once_share_what_the_donor_is_read_for(monkeypatch: pytest.Mon
     story(tell)
 
 
-@on_stage()
-async def test_donor_whose_verification_is_not_judged_gives_nothing(stage: Stage) -> None:
-    await one_filled(stage)
-    stage.node("a").spark.mend("DELETE FROM t")
-    original = SimSpark.checksum
+def test_donor_whose_verification_is_not_judged_gives_nothing() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 5)
+        await stage.ready(*"abc")
+        stage.node("a").spark.mend("DELETE FROM t")
+        original = SimSpark.checksum
 
-    async def slow(self: SimSpark, state: TableState, *, timeout_s: float) -> str:
-        await asyncio.sleep(100 if self.name == "b" else 0)
-        return await original(self, state, timeout_s=timeout_s)
+        async def slow(self: SimSpark, state: TableState, *, timeout_s: float) -> str:
+            await asyncio.sleep(100 if self.name == "b" else 0)
+            return await original(self, state, timeout_s=timeout_s)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SimSpark, "checksum", slow)
-        verifying = asyncio.ensure_future(stage.verify("a"))
-        await asyncio.sleep(2)
-        await rebuild(stage, "c", "")
-        await verifying
-    await stage.until(lambda: stage.alive_state("a") is State.DIVERGED, 300)
-    await stage.ready(*"bc")
-    stage.check_equal(*"bc")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SimSpark, "checksum", slow)
+            verifying = asyncio.ensure_future(stage.verify("a"))
+            await asyncio.sleep(2)
+            await rebuild(stage, "c", "")
+            await verifying
+        await stage.until(lambda: stage.alive_state("a") is State.DIVERGED, 300)
+        await stage.ready(*"bc")
+        stage.check_equal(*"bc")
+
+    story(tell)
 
 
-@on_stage()
-async def test_donor_that_begins_anew_in_the_midst_gives_no_part_of_a_table(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+def test_donor_that_begins_anew_in_the_midst_gives_no_part_of_a_table(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It answers before it knows whether there are notes: that is no empty list of files."""
     monkeypatch.setattr(Donor, "_without_notes", lambda self, marker: CopyAnswer("pending"))
 
-    await filled(stage)
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
 
-    def begins_anew(node: Node) -> None:
-        stage.restart("a")
+        def begins_anew(node: Node) -> None:
+            stage.node("a").kill()
+            stage.node("a").start()
 
-    stage.at("c", Step.COPIED_TABLE, begins_anew)
-    await rebuild(stage, "c", "a")
-    await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    assert copies(stage) == 2
-
-
-@on_stage()
-async def test_repaired_cluster_serves_once_it_has_what_was_written_meanwhile(stage: Stage) -> None:
-    await filled(stage)
-    loading = asyncio.ensure_future(writes(stage, 40, table="u"))
-    stage.at("c", Step.COPIED_TABLE, Node.freeze)
-    await repair(stage, "c", "t", "a")
-    await stage.until(lambda: ("c", Step.COPIED_TABLE) in stage.struck)
-    await asyncio.sleep(5)
-    states = list[State]()
-
-    def note(life: Life, state: State, reason: str) -> None:
-        if life.node.name == "c":
-            states.append(state)
-
-    stage.ring.on_state = note
-    stage.node("c").thaw()
-    await loading
-    await stage.ready(*"abc")
-    assert states.index(State.RECOVERING) < states.index(State.READY)
-    stage.check_equal(*"abc")
-
-
-@on_stage()
-async def test_donor_that_holds_what_cannot_be_copied_leaves_the_cluster_in_service(
-    stage: Stage,
-) -> None:
-    await filled(stage)
-    stage.node("a").spark.shelf.others.append(("default.p", "a parquet table"))
-    with pytest.raises(RequestError, match=r"default\.p: a parquet table"):
+        stage.at("c", Step.COPIED_TABLE, begins_anew)
         await rebuild(stage, "c", "a")
-    await stage.ready(*"abc")
-    await writes(stage, 2, by="c")
-    await repair(stage, "c", "t", "a")  # a single table can be
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+        await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert copies(stage) == 2
+
+    story(tell)
 
 
-@on_stage()
-async def test_repair_of_a_donor_does_not_hold_a_rebuild_for_ever(stage: Stage) -> None:
+def test_repaired_cluster_serves_once_it_has_what_was_written_meanwhile() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        loading = asyncio.ensure_future(writes(stage, 40, table="u"))
+        stage.at("c", Step.COPIED_TABLE, Node.freeze)
+        await repair(stage, "c", "t", "a")
+        await stage.until(lambda: ("c", Step.COPIED_TABLE) in stage.struck)
+        await asyncio.sleep(5)
+        states = list[State]()
+
+        def note(life: Life, state: State, reason: str) -> None:
+            if life.node.name == "c":
+                states.append(state)
+
+        stage.ring.on_state = note
+        stage.node("c").thaw()
+        await loading
+        await stage.ready(*"abc")
+        assert states.index(State.RECOVERING) < states.index(State.READY)
+        stage.check_equal(*"abc")
+
+    story(tell)
+
+
+def test_donor_that_holds_what_cannot_be_copied_leaves_the_cluster_in_service() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        stage.node("a").spark.shelf.others.append(("default.p", "a parquet table"))
+        with pytest.raises(RequestError, match=r"default\.p: a parquet table"):
+            await rebuild(stage, "c", "a")
+        await stage.ready(*"abc")
+        await writes(stage, 2, by="c")
+        await repair(stage, "c", "t", "a")  # a single table can be
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+
+    story(tell)
+
+
+def test_repair_of_a_donor_does_not_hold_a_rebuild_for_ever() -> None:
     """Each waits for the other: the one that has lost a table says so, the other one is whole."""
-    await filled(stage)
-    await asyncio.gather(rebuild(stage, "b", "a"), repair(stage, "a", "t", "b"))
-    await stage.until(lambda: stage.alive_state("a") is State.DIVERGED, 200)
-    await stage.until(lambda: "a is DIVERGED" in stage.reason("b"))
-    stage.operators("b").withdraw("b")
-    await stage.until(lambda: stage.alive_state("b") is State.READY)
-    await rebuild(stage, "a", "b")
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
 
-
-@on_stage()
-async def test_rebuilds_that_wait_for_each_other_can_be_withdrawn(stage: Stage) -> None:
-    await filled(stage)
-    with pytest.raises(RequestError, match="does not wait for a donor: it is READY"):
-        stage.operators("a").withdraw("a")
-    for name in "abc":  # as if all had been asked at the same moment
-        await ask_for(stage.replica(name).core, CopyRequest())
-    for name in "abc":
-        stage.operators(name).on_rebuild()
-    await asyncio.sleep(60)
-    assert {stage.alive_state(name) for name in "abc"} == {State.COPYING}
-    stage.operators("b").withdraw("b")
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    assert stage.node("b").spark.shelf.copied == []
-    with pytest.raises(RequestError, match="does not wait for a donor"):
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        await asyncio.gather(rebuild(stage, "b", "a"), repair(stage, "a", "t", "b"))
+        await stage.until(lambda: stage.alive_state("a") is State.DIVERGED, 200)
+        await stage.until(lambda: "a is DIVERGED" in stage.reason("b"))
         stage.operators("b").withdraw("b")
+        await stage.until(lambda: stage.alive_state("b") is State.READY)
+        await rebuild(stage, "a", "b")
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+
+    story(tell)
+
+
+def test_rebuilds_that_wait_for_each_other_can_be_withdrawn() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        with pytest.raises(RequestError, match="does not wait for a donor: it is READY"):
+            stage.operators("a").withdraw("a")
+        for name in "abc":  # as if all had been asked at the same moment
+            await ask_for(stage.replica(name).core, CopyRequest())
+        for name in "abc":
+            stage.operators(name).on_rebuild()
+        await asyncio.sleep(60)
+        assert {stage.alive_state(name) for name in "abc"} == {State.COPYING}
+        stage.operators("b").withdraw("b")
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert stage.node("b").spark.shelf.copied == []
+        with pytest.raises(RequestError, match="does not wait for a donor"):
+            stage.operators("b").withdraw("b")
+
+    story(tell)

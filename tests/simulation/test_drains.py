@@ -17,7 +17,6 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation, from_record
 from tests.simulation.clock import run
-from tests.simulation.directed import Stage, ddl, on_stage
 from tests.simulation.network import Refused
 from tests.simulation.ring import Node, Ring
 from tests.simulation.scenario import insert, operation
@@ -146,33 +145,51 @@ def test_clusters_drained_and_restarted_one_after_another_fail_no_request(
     run(main())
 
 
-def drain(node: Node) -> None:
-    node.drain(drained=True)
+def test_write_under_way_when_its_cluster_is_drained_gets_its_answer() -> None:
+    async def main() -> None:
+        ring = Ring(1)
+        for node in ring.nodes.values():
+            node.start()
+        await ring.settled()
+        ddl = operation("ids", Kind.CREATE_TABLE, "CREATE TABLE ids (id)", "a")
+        await ring.submit("a", ddl, 60)
+
+        def drain_at(node: Node, step: Step) -> None:
+            if node.name == "a" and step is Step.APPEND_BEFORE:
+                node.drain(drained=True)
+
+        ring.on_step = drain_at
+        _, outcome = await ring.submit("a", insert("x", "ids", "a"), 60)
+        assert outcome.status is OutcomeStatus.APPLIED
+        assert state(ring.nodes["a"]) is State.DRAINING
+        with pytest.raises(RequestError) as caught:
+            await ring.submit("a", insert("y", "ids", "a"), 60)
+        assert caught.value.error_class == "HAPROC_DRAINING"
+        assert caught.value.outcome is WriteOutcome.NOT_SENT
+
+    run(main())
 
 
-@on_stage()
-async def test_write_under_way_when_its_cluster_is_drained_gets_its_answer(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    stage.at("a", Step.APPEND_BEFORE, drain)
-    outcome = await stage.submit("a", insert("x", "t", "a"))
-    assert outcome.status is OutcomeStatus.APPLIED
-    assert stage.state("a") is State.DRAINING
-    with pytest.raises(RequestError) as caught:
-        await stage.submit("a", insert("y", "t", "a"))
-    assert caught.value.error_class == "HAPROC_DRAINING"
-    assert caught.value.outcome is WriteOutcome.NOT_SENT
+def test_synchronous_write_of_a_drained_origin_is_not_taken_over_while_it_runs() -> None:
+    async def main() -> None:
+        ring = Ring(2)
+        for node in ring.nodes.values():
+            node.start()
+        await ring.settled()
 
+        def drain_at(node: Node, step: Step) -> None:
+            if node.name == "a" and step is Step.APPEND_AFTER:
+                node.drain(drained=True)
 
-@on_stage(seed=2)
-async def test_synchronous_write_of_a_drained_origin_is_not_taken_over_while_it_runs(
-    stage: Stage,
-) -> None:
-    stage.at("a", Step.APPEND_AFTER, drain)
-    outcome = await stage.submit("a", ddl("a"))
-    assert outcome.status is OutcomeStatus.APPLIED
-    assert outcome.clusters is not None and set(outcome.clusters) == {"a", "b", "c"}
-    condition = stage.replica("a").core.condition
-    assert (condition.state, beneath(condition.now)) == (State.DRAINING, State.READY)
-    stage.node("a").drain(drained=False)
-    await stage.ring.settled()
-    assert all("t" in stage.tables(name) for name in "abc")
+        ring.on_step = drain_at
+        ddl = operation("ids", Kind.CREATE_TABLE, "CREATE TABLE ids (id)", "a")
+        _, outcome = await ring.submit("a", ddl, 60)
+        assert outcome.status is OutcomeStatus.APPLIED
+        assert outcome.clusters is not None and set(outcome.clusters) == {"a", "b", "c"}
+        core = ring.nodes["a"].replica.core  # type: ignore[union-attr]
+        assert (core.condition.state, beneath(core.condition.now)) == (State.DRAINING, State.READY)
+        ring.nodes["a"].drain(drained=False)
+        await ring.settled()
+        assert all("ids" in node.spark.dump() for _, node in nodes(ring))
+
+    run(main())

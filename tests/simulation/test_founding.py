@@ -15,7 +15,7 @@ from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate.records.control import Copy
 from haproc.ring.new_log import found
-from tests.simulation.directed import Stage, ddl, on_stage
+from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.log import KeepingStore
 from tests.simulation.scenario import insert
 
@@ -51,82 +51,88 @@ def rows(stage: Stage, name: str) -> int:
 
 
 @pytest.mark.parametrize("founder", "ab")
-@on_stage()
-async def test_all_become_what_the_founder_is_before_they_serve(stage: Stage, founder: str) -> None:
-    end = await differing(stage)
-    held = rows(stage, founder)
-    await founded(stage, founder, end)
-    others = [name for name in "abc" if name != founder]
-    for name in others:
-        stage.node(name).start()
-    await asyncio.sleep(30)
-    assert {stage.alive_state(name) for name in others} == {State.COPYING}
-    for name in others:
-        with pytest.raises(RequestError):
-            stage.operators(name).withdraw(name)
-    stage.node(founder).start()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    assert rows(stage, founder) == held
-    for number, name in enumerate("abc"):
-        await stage.submit(name, insert(f"new-{number}", "t", name))
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    assert rows(stage, founder) == held + 3
-    verified = await stage.verify(founder)
-    assert {each["finding"] for each in verified["clusters"].values()} == {"equal"}
+def test_all_become_what_the_founder_is_before_they_serve(founder: str) -> None:
+    async def tell(stage: Stage) -> None:
+        end = await differing(stage)
+        held = rows(stage, founder)
+        await founded(stage, founder, end)
+        others = [name for name in "abc" if name != founder]
+        for name in others:
+            stage.node(name).start()
+        await asyncio.sleep(30)
+        assert {stage.alive_state(name) for name in others} == {State.COPYING}
+        for name in others:
+            with pytest.raises(RequestError):
+                stage.operators(name).withdraw(name)
+        stage.node(founder).start()
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert rows(stage, founder) == held
+        for number, name in enumerate("abc"):
+            await stage.submit(name, insert(f"new-{number}", "t", name))
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert rows(stage, founder) == held + 3
+        verified = await stage.verify(founder)
+        assert {each["finding"] for each in verified["clusters"].values()} == {"equal"}
+
+    story(tell)
 
 
-@on_stage()
-async def test_request_of_the_lost_log_is_refused_and_not_applied_again(stage: Stage) -> None:
-    began = stage.now
-    end = await differing(stage)
-    held = rows(stage, "a")
-    await founded(stage, "a", end)
-    for node in stage.ring.nodes.values():
-        node.start()
-    await stage.ready(*"abc")
-    with pytest.raises(RequestError) as refused:
-        await stage.submit("a", insert("second", "t", "a"), age_s=stage.now - began)
-    assert "UNKNOWN" in str(refused.value.outcome).upper()
-    await stage.ready(*"abc")
-    assert rows(stage, "a") == held
+def test_request_of_the_lost_log_is_refused_and_not_applied_again() -> None:
+    async def tell(stage: Stage) -> None:
+        began = stage.now
+        end = await differing(stage)
+        held = rows(stage, "a")
+        await founded(stage, "a", end)
+        for node in stage.ring.nodes.values():
+            node.start()
+        await stage.ready(*"abc")
+        with pytest.raises(RequestError) as refused:
+            await stage.submit("a", insert("second", "t", "a"), age_s=stage.now - began)
+        assert "UNKNOWN" in str(refused.value.outcome).upper()
+        await stage.ready(*"abc")
+        assert rows(stage, "a") == held
+
+    story(tell)
 
 
-@on_stage()
-async def test_cluster_that_the_founding_does_not_know_does_not_serve_its_own_tables(
-    stage: Stage,
-) -> None:
-    end = await differing(stage)
-    await founded(stage, "a", end)
-    del stage.ring.store.cursors["b"]
-    for node in stage.ring.nodes.values():
-        node.start()
-    await stage.until(lambda: stage.alive_state("b") is State.TOO_FAR_BEHIND)
-    assert "it has tables of its own" in stage.reason("b")
+def test_cluster_that_the_founding_does_not_know_does_not_serve_its_own_tables() -> None:
+    async def tell(stage: Stage) -> None:
+        end = await differing(stage)
+        await founded(stage, "a", end)
+        del stage.ring.store.cursors["b"]
+        for node in stage.ring.nodes.values():
+            node.start()
+        await stage.until(lambda: stage.alive_state("b") is State.TOO_FAR_BEHIND)
+        assert "it has tables of its own" in stage.reason("b")
+
+    story(tell)
 
 
-@on_stage()
-async def test_moved_ring_goes_on_where_each_cluster_was(stage: Stage, tmp_path: Path) -> None:
-    began = stage.now
-    old, keyed = stage.ring.store, stage.ring.keyed
-    await differing(stage)
-    log, store = MemoryLog(old), MemoryKeyValueStore(keyed)
-    contents = await export_log(log, store, tmp_path / "ring.dmq")
-    new, kept = MemoryLog(stage.ring.store), MemoryKeyValueStore(stage.ring.keyed)
-    assert await import_log(tmp_path / "ring.dmq", new, kept) == contents
-    # What it is known as, once it is opened (`dmq.open_both`).
-    stage.ring.store.identity = (await origin_of(new, kept)).identity
-    assert stage.ring.store.identity == old.identity
-    for each in (log, store, new, kept):
-        await each.close()
-    for node in stage.ring.nodes.values():
-        node.start()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    await stage.submit("b", insert("second", "t", "a"), age_s=stage.now - began)
-    await stage.submit("b", insert("third", "t", "b"))
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
-    assert rows(stage, "b") == 3
-    assert not any(isinstance(message, Copy) for message in stage.messages())
+def test_moved_ring_goes_on_where_each_cluster_was(tmp_path: Path) -> None:
+    async def tell(stage: Stage) -> None:
+        began = stage.now
+        old, keyed = stage.ring.store, stage.ring.keyed
+        await differing(stage)
+        log, store = MemoryLog(old), MemoryKeyValueStore(keyed)
+        contents = await export_log(log, store, tmp_path / "ring.dmq")
+        new, kept = MemoryLog(stage.ring.store), MemoryKeyValueStore(stage.ring.keyed)
+        assert await import_log(tmp_path / "ring.dmq", new, kept) == contents
+        # What it is known as, once it is opened (`dmq.open_both`).
+        stage.ring.store.identity = (await origin_of(new, kept)).identity
+        assert stage.ring.store.identity == old.identity
+        for each in (log, store, new, kept):
+            await each.close()
+        for node in stage.ring.nodes.values():
+            node.start()
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        await stage.submit("b", insert("second", "t", "a"), age_s=stage.now - began)
+        await stage.submit("b", insert("third", "t", "b"))
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert rows(stage, "b") == 3
+        assert not any(isinstance(message, Copy) for message in stage.messages())
+
+    story(tell)

@@ -8,9 +8,9 @@ import pytest
 
 from haproc.failure import RequestError
 from haproc.membership.state import State
-from haproc.membership.view import Reachability
+from haproc.membership.view import PeerStatus
 from haproc.replicate.queue.outcomes import OutcomeStatus
-from tests.simulation.directed import Stage, ddl, on_stage
+from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import MEMBERSHIP
 from tests.simulation.scenario import insert
 
@@ -18,34 +18,36 @@ NOTICED_S = 15.0
 """Windows, probes and the tries of the log, all of them over."""
 
 
-def status(stage: Stage, by: str, name: str) -> Reachability:
+def status(stage: Stage, by: str, name: str) -> PeerStatus:
     life = stage.node(by).life
     assert life is not None
     return life.member.members.peers()[name].status
 
 
-@on_stage()
-async def test_node_cut_off_is_isolated_and_returns_with_what_it_missed(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    stage.ring.cut.add("c")
-    await stage.until(lambda: stage.state("c") is State.ISOLATED, NOTICED_S)
-    assert "neither the log nor a and b can be reached from here" in stage.reason("c")
-    assert status(stage, "a", "c") is Reachability.DOWN
-    with pytest.raises(RequestError, match="ISOLATED"):
-        await stage.submit("c", insert("lost", "t", "c"))
-    # the others go on, and don't wait for it
-    life = stage.node("a").life
-    assert life is not None and life.member.members.is_gone("c")
-    outcome = await stage.submit("a", ddl("a", "more", "CREATE TABLE more (x)"))
-    assert outcome.clusters == {"a": "applied", "b": "applied", "c": "queued"}
-    await stage.submit("b", insert("missed", "t", "b"))
-    states: list[State] = []
-    stage.ring.cut.clear()
-    await stage.until(lambda: _seen(states, stage.state("c")) is State.READY, NOTICED_S)
-    assert states == [State.ISOLATED, State.RECOVERING, State.READY]
-    await stage.ready("a", "b", "c")
-    assert stage.node("c").spark.dump() == stage.node("a").spark.dump()
-    await stage.until(lambda: status(stage, "a", "c") is Reachability.REACHABLE, NOTICED_S)
+def test_node_cut_off_is_isolated_and_returns_with_what_it_missed() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        stage.ring.cut.add("c")
+        await stage.until(lambda: stage.state("c") is State.ISOLATED, NOTICED_S)
+        assert "neither the log nor a and b can be reached from here" in stage.reason("c")
+        assert status(stage, "a", "c") is PeerStatus.DOWN
+        with pytest.raises(RequestError, match="ISOLATED"):
+            await stage.submit("c", insert("lost", "t", "c"))
+        # the others go on, and don't wait for it
+        life = stage.node("a").life
+        assert life is not None and life.member.members.is_gone("c")
+        outcome = await stage.submit("a", ddl("a", "more", "CREATE TABLE more (x)"))
+        assert outcome.clusters == {"a": "applied", "b": "applied", "c": "queued"}
+        await stage.submit("b", insert("missed", "t", "b"))
+        states: list[State] = []
+        stage.ring.cut.clear()
+        await stage.until(lambda: _seen(states, stage.state("c")) is State.READY, NOTICED_S)
+        assert states == [State.ISOLATED, State.RECOVERING, State.READY]
+        await stage.ready("a", "b", "c")
+        assert stage.node("c").spark.dump() == stage.node("a").spark.dump()
+        await stage.until(lambda: status(stage, "a", "c") is PeerStatus.REACHABLE, NOTICED_S)
+
+    story(tell)
 
 
 def _seen(states: list[State], state: State) -> State:
@@ -56,57 +58,65 @@ def _seen(states: list[State], state: State) -> State:
 
 
 @pytest.mark.parametrize("gone", ["kill", "freeze"])
-@on_stage()
-async def test_node_alone_with_its_log_serves_on(stage: Stage, gone: str) -> None:
-    await stage.submit("a", ddl("a"))
-    for name in "bc":
-        getattr(stage.node(name), gone)()
-    await asyncio.sleep(NOTICED_S)
-    assert [status(stage, "a", name) for name in "bc"] == [Reachability.DOWN] * 2
-    assert stage.state("a") is State.READY
-    outcome = await stage.submit("a", insert("1", "t", "a"))
-    assert outcome.status is OutcomeStatus.APPLIED
+def test_node_alone_with_its_log_serves_on(gone: str) -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        for name in "bc":
+            getattr(stage.node(name), gone)()
+        await asyncio.sleep(NOTICED_S)
+        assert [status(stage, "a", name) for name in "bc"] == [PeerStatus.DOWN] * 2
+        assert stage.state("a") is State.READY
+        outcome = await stage.submit("a", insert("1", "t", "a"))
+        assert outcome.status is OutcomeStatus.APPLIED
+
+    story(tell)
 
 
-@on_stage()
-async def test_log_away_for_all_isolates_nobody(stage: Stage) -> None:
-    stage.ring.weather.log_away = True
-    for _ in range(int(NOTICED_S)):
-        await asyncio.sleep(1)
-        assert State.ISOLATED not in [stage.state(name) for name in "abc"]
-    assert [stage.state(name) for name in "abc"] == [State.READ_ONLY] * 3
-    # the last one that is left can't tell, but dead peers refuse: it is not cut off
-    stage.node("b").kill()
-    stage.node("c").kill()
-    await asyncio.sleep(NOTICED_S)
-    assert stage.state("a") is State.READ_ONLY
-    stage.ring.weather.log_away = False
-    await stage.until(lambda: stage.state("a") is State.READY, NOTICED_S)
+def test_log_away_for_all_isolates_nobody() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.ring.weather.log_away = True
+        for _ in range(int(NOTICED_S)):
+            await asyncio.sleep(1)
+            assert State.ISOLATED not in [stage.state(name) for name in "abc"]
+        assert [stage.state(name) for name in "abc"] == [State.READ_ONLY] * 3
+        # the last one that is left can't tell, but dead peers refuse: it is not cut off
+        stage.node("b").kill()
+        stage.node("c").kill()
+        await asyncio.sleep(NOTICED_S)
+        assert stage.state("a") is State.READ_ONLY
+        stage.ring.weather.log_away = False
+        await stage.until(lambda: stage.state("a") is State.READY, NOTICED_S)
+
+    story(tell)
 
 
-@on_stage()
-async def test_node_whose_peers_reach_the_log_is_isolated(stage: Stage) -> None:
-    stage.ring.cut_from_log.add("b")
-    await stage.until(lambda: stage.state("b") is State.ISOLATED, NOTICED_S)
-    assert "the log cannot be reached from here, but a and c can reach it" in stage.reason("b")
-    assert status(stage, "a", "b") is Reachability.REACHABLE
-    stage.ring.cut_from_log.clear()
-    await stage.until(lambda: stage.state("b") is State.READY, NOTICED_S)
+def test_node_whose_peers_reach_the_log_is_isolated() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.ring.cut_from_log.add("b")
+        await stage.until(lambda: stage.state("b") is State.ISOLATED, NOTICED_S)
+        assert "the log cannot be reached from here, but a and c can reach it" in stage.reason("b")
+        assert status(stage, "a", "b") is PeerStatus.REACHABLE
+        stage.ring.cut_from_log.clear()
+        await stage.until(lambda: stage.state("b") is State.READY, NOTICED_S)
+
+    story(tell)
 
 
-@on_stage()
-async def test_replaced_process_is_not_listened_to(stage: Stage) -> None:
-    await stage.until(lambda: status(stage, "a", "b") is Reachability.REACHABLE, NOTICED_S)
-    old = stage.node("b").life
-    assert old is not None
-    stage.node("b").freeze()
-    stage.node("b").replace()
-    await stage.until(lambda: _incarnation(stage, "a", "b") == "b2", NOTICED_S)
-    await asyncio.sleep(2 * MEMBERSHIP.window_s)
-    old.thaw()
-    for _ in range(20):
-        await asyncio.sleep(MEMBERSHIP.heartbeat_interval_s / 2)
-        assert _incarnation(stage, "a", "b") == "b2"
+def test_replaced_process_is_not_listened_to() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.until(lambda: status(stage, "a", "b") is PeerStatus.REACHABLE, NOTICED_S)
+        old = stage.node("b").life
+        assert old is not None
+        stage.node("b").freeze()
+        stage.node("b").replace()
+        await stage.until(lambda: _incarnation(stage, "a", "b") == "b2", NOTICED_S)
+        await asyncio.sleep(2 * MEMBERSHIP.window_s)
+        old.thaw()
+        for _ in range(20):
+            await asyncio.sleep(MEMBERSHIP.heartbeat_interval_s / 2)
+            assert _incarnation(stage, "a", "b") == "b2"
+
+    story(tell)
 
 
 def _incarnation(stage: Stage, by: str, name: str) -> str | None:

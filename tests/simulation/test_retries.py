@@ -11,11 +11,11 @@ import pytest
 
 from haproc.failure import RequestError, WriteOutcome
 from haproc.membership.state import State
-from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Past, RecordJudgement
+from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Past, Sighting
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.writes import Writes
-from tests.simulation.directed import Stage, ddl, on_stage
+from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import LIMITS, Node
 from tests.simulation.scenario import TOO_LATE, insert
 from tests.simulation.seeds import SEEDS, many, one
@@ -53,115 +53,126 @@ async def refused(stage: Stage, name: str, age_s: float) -> None:
     assert stage.now - began < 10
 
 
-@on_stage(limits=SHORT)
-async def test_retry_within_the_window_is_answered_and_beyond_it_refused(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    began = stage.now
-    await stage.submit("a", insert("one", "t", "a"))
-    for name in "abc":
-        outcome = await stage.submit(name, insert("one", "t", name), age_s=1)
-        assert outcome.status is OutcomeStatus.APPLIED
-    await others(stage, 30)
-    for name in "abc":
-        await refused(stage, name, stage.now - began)
-    await stage.settle()
-    assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
+def test_retry_within_the_window_is_answered_and_beyond_it_refused() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        began = stage.now
+        await stage.submit("a", insert("one", "t", "a"))
+        for name in "abc":
+            outcome = await stage.submit(name, insert("one", "t", name), age_s=1)
+            assert outcome.status is OutcomeStatus.APPLIED
+        await others(stage, 30)
+        for name in "abc":
+            await refused(stage, name, stage.now - began)
+        await stage.settle()
+        assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
+
+    story(tell, limits=SHORT)
 
 
-@on_stage(limits=SHORT)
-async def test_retry_after_a_restart_of_everything_is_judged_the_same(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    began = stage.now
-    await stage.submit("a", insert("one", "t", "a"))
-    await others(stage, 30)
-    await stage.submit("a", insert("late", "t", "a"))
-    late = stage.now
-    await stage.ready("a", "b", "c")
-    await asyncio.sleep(1)
-    for node in stage.ring.nodes.values():
-        node.kill()
-    for node in stage.ring.nodes.values():
-        node.start()
-    await stage.ring.settled()
-    for name in "abc":
-        # Nobody here remembers how it ended, only that it did.
-        outcome = await stage.submit(name, insert("late", "t", name), age_s=stage.now - late)
-        assert (outcome.status, outcome.assumed) == (OutcomeStatus.APPLIED, True)
-        await refused(stage, name, stage.now - began)
-        # First sent before the processes were started, and never seen: it is taken.
-        new = insert(f"new{name}", "t", name)
-        assert (
-            await stage.submit(name, new, age_s=stage.now - late)
-        ).status is OutcomeStatus.APPLIED
-    await stage.settle()
-    assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
+def test_retry_after_a_restart_of_everything_is_judged_the_same() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        began = stage.now
+        await stage.submit("a", insert("one", "t", "a"))
+        await others(stage, 30)
+        await stage.submit("a", insert("late", "t", "a"))
+        late = stage.now
+        await stage.ready("a", "b", "c")
+        await asyncio.sleep(1)
+        for node in stage.ring.nodes.values():
+            node.kill()
+        for node in stage.ring.nodes.values():
+            node.start()
+        await stage.ring.settled()
+        for name in "abc":
+            # Nobody here remembers how it ended, only that it did.
+            outcome = await stage.submit(name, insert("late", "t", name), age_s=stage.now - late)
+            assert (outcome.status, outcome.assumed) == (OutcomeStatus.APPLIED, True)
+            await refused(stage, name, stage.now - began)
+            # First sent before the processes were started, and never seen: it is taken.
+            new = insert(f"new{name}", "t", name)
+            assert (
+                await stage.submit(name, new, age_s=stage.now - late)
+            ).status is OutcomeStatus.APPLIED
+        await stage.settle()
+        assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
+
+    story(tell, limits=SHORT)
 
 
 @pytest.mark.parametrize("where", ["sockets", "append"])
-@on_stage(limits=SHORT)
-async def test_first_attempt_that_slept_in_a_frozen_process_is_not_applied(
-    stage: Stage, where: str
-) -> None:
+def test_first_attempt_that_slept_in_a_frozen_process_is_not_applied(where: str) -> None:
     """Meanwhile the client was answered elsewhere, more than the window ago."""
-    await stage.submit("a", ddl("a"))
-    await stage.ready("a", "b", "c")
-    if where == "sockets":
-        stage.node("a").freeze()
-    else:
-        stage.at("a", Step.APPEND_BEFORE, Node.freeze)
-    sleeping = asyncio.ensure_future(stage.submit("a", insert("one", "t", "a"), 1000))
-    await asyncio.sleep(2)
-    await stage.submit("b", insert("one", "t", "b"), age_s=2)
-    await others(stage, 30)
-    stage.node("a").thaw()
-    with contextlib.suppress(RequestError):
-        assert (await sleeping).status is OutcomeStatus.APPLIED  # as it had read of the other copy
-    await stage.settle()
-    assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
+
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.ready("a", "b", "c")
+        if where == "sockets":
+            stage.node("a").freeze()
+        else:
+            stage.at("a", Step.APPEND_BEFORE, Node.freeze)
+        sleeping = asyncio.ensure_future(stage.submit("a", insert("one", "t", "a"), 1000))
+        await asyncio.sleep(2)
+        await stage.submit("b", insert("one", "t", "b"), age_s=2)
+        await others(stage, 30)
+        stage.node("a").thaw()
+        with contextlib.suppress(RequestError):
+            assert (
+                await sleeping
+            ).status is OutcomeStatus.APPLIED  # as it had read of the other copy
+        await stage.settle()
+        assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
+
+    story(tell, limits=SHORT)
 
 
-@on_stage(limits=SHORT)
-async def test_retry_repeated_for_long_is_answered_every_time(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    began = stage.now
-    await stage.submit("a", insert("one", "t", "a"))
-    for _ in range(4):
-        await others(stage, 8)
-        # Appended past whoever knows of it, as by a HAProc that is behind.
-        op = replace(insert("one", "t", "b"), since=3, window=SHORT.window_records)
-        replica = stage.node("b").replica
-        assert replica is not None
-        await replica.writes._append(op)
-        for name in "abc":
-            await stage.ready(name)
-            op = insert("one", "t", name)
-            try:
-                outcome = await stage.submit(name, op, age_s=stage.now - began)
-                assert outcome.status is OutcomeStatus.APPLIED
-            except RequestError as error:
-                assert error.error_class == TOO_LATE
-    await stage.settle()
-    assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
+def test_retry_repeated_for_long_is_answered_every_time() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        began = stage.now
+        await stage.submit("a", insert("one", "t", "a"))
+        for _ in range(4):
+            await others(stage, 8)
+            # Appended past whoever knows of it, as by a HAProc that is behind.
+            op = replace(insert("one", "t", "b"), since=3, window=SHORT.window_records)
+            replica = stage.node("b").replica
+            assert replica is not None
+            await replica.writes._append(op)
+            for name in "abc":
+                await stage.ready(name)
+                op = insert("one", "t", name)
+                try:
+                    outcome = await stage.submit(name, op, age_s=stage.now - began)
+                    assert outcome.status is OutcomeStatus.APPLIED
+                except RequestError as error:
+                    assert error.error_class == TOO_LATE
+        await stage.settle()
+        assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
+
+    story(tell, limits=SHORT)
 
 
-@on_stage()
-async def test_reader_that_remembers_less_than_others_stops_and_goes_on_once_it_has_enough(
-    stage: Stage,
-) -> None:
-    await stage.submit("a", ddl("a"))
-    await stage.ready("a", "b", "c")
-    stage.node("c").kill()
-    fewer = replace(LIMITS, window_records=LIMITS.window_records - 1)
-    stage.ring.configure(limits=fewer)
-    stage.node("c").start()
-    await stage.ready("c")  # what it has applied needs no judging
-    await stage.submit("a", insert("one", "t", "a"))
-    await stage.until(lambda: stage.state("c") is State.TOO_FAR_BEHIND)
-    replica = stage.node("c").replica
-    assert replica is not None and "limits.window_records = 5000" in replica.core.condition.reason
-    stage.node("c").kill()
-    stage.ring.configure(limits=LIMITS)
-    await stage.settle()
+def test_reader_that_remembers_less_than_others_stops_and_goes_on_once_it_has_enough() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.ready("a", "b", "c")
+        stage.node("c").kill()
+        fewer = replace(LIMITS, window_records=LIMITS.window_records - 1)
+        stage.ring.configure(limits=fewer)
+        stage.node("c").start()
+        await stage.ready("c")  # what it has applied needs no judging
+        await stage.submit("a", insert("one", "t", "a"))
+        await stage.until(lambda: stage.state("c") is State.TOO_FAR_BEHIND)
+        replica = stage.node("c").replica
+        assert (
+            replica is not None and "limits.window_records = 5000" in replica.core.condition.reason
+        )
+        stage.node("c").kill()
+        stage.ring.configure(limits=LIMITS)
+        await stage.settle()
+
+    story(tell)
 
 
 # -- broken rules ------------------------------------------------------------------------------
@@ -173,7 +184,7 @@ def late_ones_taken(patch: pytest.MonkeyPatch) -> None:
 
     def see(
         self: IdempotencyWindow, offset: int, key: tuple[str, str], _: int, window: int
-    ) -> RecordJudgement:
+    ) -> Sighting:
         return original(self, offset, key, offset, window)
 
     patch.setattr(IdempotencyWindow, "see", see)

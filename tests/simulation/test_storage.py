@@ -18,7 +18,7 @@ from haproc.replicate.apply import applier
 from haproc.replicate.apply.doubts import Doubts
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
-from tests.simulation.directed import Stage, ddl, on_stage, story
+from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import Node
 from tests.simulation.scenario import insert
 from tests.simulation.violations import Violation, found_by
@@ -48,36 +48,40 @@ async def some_writes(stage: Stage, name: str) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-@on_stage()
-async def test_storage_away_takes_the_cluster_down_and_passes_no_queued_write_over(
-    stage: Stage, restarted: bool
+def test_storage_away_takes_the_cluster_down_and_passes_no_queued_write_over(
+    restarted: bool,
 ) -> None:
-    await stage.submit("a", ddl("a"))
-    await some_writes(stage, "before")
-    node = stage.node("c")
-    await stage.ready("c")
-    away(node)
-    if restarted:
-        node.kill()
-        node.start()
-    await some_writes(stage, "meanwhile")
-    expected = State.STARTING if restarted else State.DOWN
-    await stage.until(lambda: stage.state("c") is expected and bool(stage.reason("c")))
-    assert "HAPROC_STORAGE_AWAY" in stage.reason("c")
-    back(node)
-    await stage.settle()
-    assert len(node.spark.dump()["t"]) == 8
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await some_writes(stage, "before")
+        node = stage.node("c")
+        await stage.ready("c")
+        away(node)
+        if restarted:
+            node.kill()
+            node.start()
+        await some_writes(stage, "meanwhile")
+        expected = State.STARTING if restarted else State.DOWN
+        await stage.until(lambda: stage.state("c") is expected and bool(stage.reason("c")))
+        assert "HAPROC_STORAGE_AWAY" in stage.reason("c")
+        back(node)
+        await stage.settle()
+        assert len(node.spark.dump()["t"]) == 8
+
+    story(tell)
 
 
-@on_stage()
-async def test_storage_away_for_a_moment_passes_no_queued_write_over(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    await stage.ready("c")
-    stage.at("c", Step.APPLY_BEFORE, away_for(3))
-    await some_writes(stage, "m")
-    await stage.settle()
-    assert ("c", Step.APPLY_BEFORE) in stage.struck
-    assert len(stage.node("c").spark.dump()["t"]) == 4
+def test_storage_away_for_a_moment_passes_no_queued_write_over() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.ready("c")
+        stage.at("c", Step.APPLY_BEFORE, away_for(3))
+        await some_writes(stage, "m")
+        await stage.settle()
+        assert ("c", Step.APPLY_BEFORE) in stage.struck
+        assert len(stage.node("c").spark.dump()["t"]) == 4
+
+    story(tell)
 
 
 def test_statements_whose_error_is_believed_without_a_look_are_found(
@@ -98,20 +102,22 @@ def test_statements_whose_error_is_believed_without_a_look_are_found(
 
 
 @pytest.mark.parametrize("step", [Step.APPLY_BEFORE, Step.APPLY_AFTER])
-@on_stage()
-async def test_create_of_a_table_that_was_there_before_fails_also_if_it_was_in_doubt(
-    stage: Stage, step: Step
+def test_create_of_a_table_that_was_there_before_fails_also_if_it_was_in_doubt(
+    step: Step,
 ) -> None:
-    await stage.submit("a", ddl("a"))
-    await stage.ready("a", "b", "c")
-    stage.at("a", step, lambda node: (node.kill(), node.start()))  # type: ignore[arg-type, func-returns-value]
-    again = asyncio.ensure_future(stage.submit("a", ddl("a", "again")))
-    await asyncio.wait([again])
-    again.exception()
-    await stage.settle()
-    outcome = await stage.submit("a", ddl("a", "again"))
-    assert outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.REJECTED)
-    assert outcome.failure is not None and outcome.failure.sqlstate == "42P07"
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.ready("a", "b", "c")
+        stage.at("a", step, lambda node: (node.kill(), node.start()))  # type: ignore[arg-type, func-returns-value]
+        again = asyncio.ensure_future(stage.submit("a", ddl("a", "again")))
+        await asyncio.wait([again])
+        again.exception()
+        await stage.settle()
+        outcome = await stage.submit("a", ddl("a", "again"))
+        assert outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.REJECTED)
+        assert outcome.failure is not None and outcome.failure.sqlstate == "42P07"
+
+    story(tell)
 
 
 @pytest.mark.parametrize("killed", ["haproc", "spark"])
@@ -142,13 +148,15 @@ def test_create_and_drop_in_doubt_are_done_once(killed: str, seed: int) -> None:
     story(tell, seed)
 
 
-@on_stage()
-async def test_create_that_ran_before_its_process_died_is_not_run_again(stage: Stage) -> None:
-    stage.at("b", Step.APPLY_AFTER, Node.kill)
-    await stage.submit("a", ddl("a"))
-    await stage.settle()
-    assert ("b", Step.APPLY_AFTER) in stage.struck
-    assert stage.order().count("b") == 1
+def test_create_that_ran_before_its_process_died_is_not_run_again() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.at("b", Step.APPLY_AFTER, Node.kill)
+        await stage.submit("a", ddl("a"))
+        await stage.settle()
+        assert ("b", Step.APPLY_AFTER) in stage.struck
+        assert stage.order().count("b") == 1
+
+    story(tell)
 
 
 def test_doubts_that_forget_what_was_there_before_are_found(
@@ -165,16 +173,16 @@ def test_doubts_that_forget_what_was_there_before_are_found(
 
 
 @pytest.mark.parametrize("always", [False, True])
-@on_stage()
-async def test_first_attempt_of_an_insert_is_guarded_where_that_is_asked_for(
-    stage: Stage, always: bool
-) -> None:
-    await stage.submit("a", ddl("a"))
-    stage.node("a").kill()
-    stage.ring.configure(writes=Writes(guard_always=always))
-    stage.node("a").start()
-    await stage.ready("a")
-    offset, _ = await stage.ring.submit("a", insert("one", "t", "a"), 30)
-    spark = stage.node("a").spark
-    assert spark._notes["t"] == offset
-    assert ("t" in spark._marks) is always
+def test_first_attempt_of_an_insert_is_guarded_where_that_is_asked_for(always: bool) -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        stage.node("a").kill()
+        stage.ring.configure(writes=Writes(guard_always=always))
+        stage.node("a").start()
+        await stage.ready("a")
+        offset, _ = await stage.ring.submit("a", insert("one", "t", "a"), 30)
+        spark = stage.node("a").spark
+        assert spark._notes["t"] == offset
+        assert ("t" in spark._marks) is always
+
+    story(tell)

@@ -12,16 +12,14 @@ from functools import partial
 
 import pytest
 
-from dmq import Cursor, MemoryKeyValueStore
-from haproc.config.sections import Archive
+from dmq import Cursor
 from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate import trim
-from haproc.replicate.archive.account import ArchivePosition
 from haproc.replicate.log_state.definitions import records_needed
 from haproc.replicate.records.control import Roster
 from haproc.replicate.trim import needs
-from tests.simulation.directed import CREATE, Stage, ddl, on_stage, story
+from tests.simulation.directed import CREATE, Stage, ddl, story
 from tests.simulation.log import SimLog
 from tests.simulation.ring import LIMITS, TRIM, Node, cluster_of
 from tests.simulation.scenario import insert
@@ -64,74 +62,77 @@ def trims_by(stage: Stage) -> set[str]:
 # -- how far -----------------------------------------------------------------------------------
 
 
-@on_stage(limits=SHORT)
-async def test_trimming_keeps_the_window_of_request_ids_and_is_done_by_the_lowest_name(
-    stage: Stage,
-) -> None:
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 40)
-    await asyncio.sleep(5)
-    assert start(stage) == stage.ring.store.end - KEPT
-    assert trims_by(stage) == {"a"}
-    stage.node("a").kill()
-    await writes(stage, 10, "b")
-    assert trims_by(stage) == {"a"}  # its cluster may be behind, so nothing goes
-    await stage.settle()
-    assert start(stage) == stage.ring.store.end - KEPT
+def test_trimming_keeps_the_window_of_request_ids_and_is_done_by_the_lowest_name() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 40)
+        await asyncio.sleep(5)
+        assert start(stage) == stage.ring.store.end - KEPT
+        assert trims_by(stage) == {"a"}
+        stage.node("a").kill()
+        await writes(stage, 10, "b")
+        assert trims_by(stage) == {"a"}  # its cluster may be behind, so nothing goes
+        await stage.settle()
+        assert start(stage) == stage.ring.store.end - KEPT
+
+    story(tell, limits=SHORT)
 
 
-@on_stage(limits=SHORT)
-async def test_dead_cluster_holds_trimming_back_and_returns_with_all_it_missed(
-    stage: Stage,
-) -> None:
-    await stage.submit("a", ddl("a"))
-    await stage.ready("a", "b", "c")
-    low = stage.replica("c").core.schedule.low
-    stage.node("c").kill()
-    await writes(stage, 60)
-    assert start(stage) <= max(0, low - KEPT)
-    life = stage.node("b").life
-    assert life is not None and life.member.trimmer.plan is not None
-    plan = life.member.trimmer.plan
-    assert (plan.held_by, plan.held_records > 30) == ("c", True)
-    await stage.settle()
-    assert start(stage) == stage.ring.store.end - KEPT
+def test_dead_cluster_holds_trimming_back_and_returns_with_all_it_missed() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.ready("a", "b", "c")
+        low = stage.replica("c").core.schedule.low
+        stage.node("c").kill()
+        await writes(stage, 60)
+        assert start(stage) <= max(0, low - KEPT)
+        life = stage.node("b").life
+        assert life is not None and life.member.trimmer.plan is not None
+        plan = life.member.trimmer.plan
+        assert (plan.held_by, plan.held_records > 30) == ("c", True)
+        await stage.settle()
+        assert start(stage) == stage.ring.store.end - KEPT
+
+    story(tell, limits=SHORT)
 
 
-@on_stage(limits=SHORT)
-async def test_lowest_name_that_is_not_ready_leaves_trimming_to_the_next(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    stage.node("a").spark.kill()
-    await leave(stage, "a", "b")
-    await writes(stage, 40, "b")
-    await asyncio.sleep(5)
-    assert trims_by(stage) == {"b"}
-    assert start(stage) == stage.ring.store.end - KEPT
+def test_lowest_name_that_is_not_ready_leaves_trimming_to_the_next() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        stage.node("a").spark.kill()
+        await leave(stage, "a", "b")
+        await writes(stage, 40, "b")
+        await asyncio.sleep(5)
+        assert trims_by(stage) == {"b"}
+        assert start(stage) == stage.ring.store.end - KEPT
+
+    story(tell, limits=SHORT)
 
 
-@on_stage(limits=SHORT)
-async def test_process_replaced_long_ago_ends_although_its_place_in_the_log_is_gone(
-    stage: Stage,
-) -> None:
-    await stage.submit("a", ddl("a"))
-    await stage.ready("a", "b", "c")
-    stage.node("c").freeze()
-    earlier = stage.node("c").replace()
-    assert earlier is not None
-    await stage.ready("c")
-    await writes(stage, 60)
-    await asyncio.sleep(5)
-    assert start(stage) > earlier.member.core.schedule.read_to
-    earlier.thaw()
-    await stage.until(lambda: not stage.node("c").replaced)  # ended: FENCED
-    await stage.settle()
+def test_process_replaced_long_ago_ends_although_its_place_in_the_log_is_gone() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.ready("a", "b", "c")
+        stage.node("c").freeze()
+        earlier = stage.node("c").replace()
+        assert earlier is not None
+        await stage.ready("c")
+        await writes(stage, 60)
+        await asyncio.sleep(5)
+        assert start(stage) > earlier.member.core.schedule.read_to
+        earlier.thaw()
+        await stage.until(lambda: not stage.node("c").replaced)  # ended: FENCED
+        await stage.settle()
+
+    story(tell, limits=SHORT)
 
 
 def test_process_replaced_at_any_moment_of_its_start_ends_although_its_place_is_gone() -> None:
     async def tell(stage: Stage, moment: int) -> None:
         await stage.submit("a", ddl("a"))
         await stage.ready("a", "b", "c")
-        stage.restart("c")
+        stage.node("c").kill()
+        stage.node("c").start()
         first = stage.node("c").life
         assert first is not None
         first.freeze_after(moment)
@@ -154,217 +155,224 @@ def test_two_that_believe_to_be_the_lowest_do_no_harm(monkeypatch: pytest.Monkey
     assert [one(seed, window_records=48).problems for seed in range(4)] == [[]] * 4
 
 
-@on_stage(limits=SHORT)
-async def test_operator_keeps_more_than_is_needed(stage: Stage) -> None:
-    for node in stage.ring.nodes.values():
-        node.kill()
-    stage.ring.configure(trim=replace(TRIM, keep_records=35, keep_s=100))
-    await stage.settle()
-    await stage.submit("a", ddl("a"))
-    began = stage.now
-    await writes(stage, 60)
-    assert start(stage) == 0  # all of it is younger than keep_s
-    await asyncio.sleep(100 - (stage.now - began) + 15)
-    assert 0 < start(stage) <= stage.ring.store.end - 35
-    await asyncio.sleep(60)
-    assert start(stage) == stage.ring.store.end - 35
+def test_operator_keeps_more_than_is_needed() -> None:
+    async def tell(stage: Stage) -> None:
+        for node in stage.ring.nodes.values():
+            node.kill()
+        stage.ring.configure(trim=replace(TRIM, keep_records=35, keep_s=100))
+        await stage.settle()
+        await stage.submit("a", ddl("a"))
+        began = stage.now
+        await writes(stage, 60)
+        assert start(stage) == 0  # all of it is younger than keep_s
+        await asyncio.sleep(100 - (stage.now - began) + 15)
+        assert 0 < start(stage) <= stage.ring.store.end - 35
+        await asyncio.sleep(60)
+        assert start(stage) == stage.ring.store.end - 35
 
-
-@on_stage(limits=SHORT)
-async def test_archive_that_is_waited_for_holds_trimming_back(stage: Stage) -> None:
-    stage.ring.configure(archive=Archive(user="archive", holds_trimming=True))
-    stage.restart(*"abc")
-    await stage.settle()
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 40)
-    life = stage.node("a").life
-    assert life is not None and life.member.trimmer.plan is not None
-    assert (start(stage), life.member.trimmer.plan.held_by) == (0, trim.ARCHIVE)
-    await ArchivePosition(MemoryKeyValueStore(stage.ring.keyed)).move(KEPT + 5)
-    await asyncio.sleep(5)
-    assert start(stage) == 5
+    story(tell, limits=SHORT)
 
 
 # -- joining and leaving -----------------------------------------------------------------------
 
 
-@on_stage()
-async def test_new_cluster_replays_everything_and_is_one_like_the_others(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 5)
-    await join(stage, "d")
-    stage.ring.add("d").start()
-    await stage.ready("a", "b", "c", "d")
-    assert [members(stage, name) for name in "abcd"] == [["a", "b", "c", "d"]] * 4
-    assert start(stage) == 0
-    # DDL is taken to it, too, and it takes writes and DDL itself.
-    await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
-    assert stage.tables("d") >= {"t", "u"}
-    await stage.submit("d", ddl("d", "third", CREATE.replace(" t ", " v ")))
-    assert all("v" in stage.tables(name) for name in "abcd")
-    await writes(stage, 3, "d")
-    await stage.ready("a", "b", "c", "d")
-    found = await stage.verify("d")
-    assert {name: each["finding"] for name, each in found["clusters"].items()} == dict.fromkeys(
-        "abcd", "equal"
-    )
-    stage.check_equal(*"abcd")
+def test_new_cluster_replays_everything_and_is_one_like_the_others() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 5)
+        await join(stage, "d")
+        stage.ring.add("d").start()
+        await stage.ready("a", "b", "c", "d")
+        assert [members(stage, name) for name in "abcd"] == [["a", "b", "c", "d"]] * 4
+        assert start(stage) == 0
+        # DDL is taken to it, too, and it takes writes and DDL itself.
+        await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
+        assert stage.tables("d") >= {"t", "u"}
+        await stage.submit("d", ddl("d", "third", CREATE.replace(" t ", " v ")))
+        assert all("v" in stage.tables(name) for name in "abcd")
+        await writes(stage, 3, "d")
+        await stage.ready("a", "b", "c", "d")
+        found = await stage.verify("d")
+        assert {name: each["finding"] for name, each in found["clusters"].items()} == dict.fromkeys(
+            "abcd", "equal"
+        )
+        stage.check_equal(*"abcd")
+
+    story(tell)
 
 
-@on_stage(limits=SHORT)
-async def test_new_cluster_holds_trimming_back_from_its_join_on(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    await writes(stage, 5)
-    await join(stage, "d")
-    await writes(stage, 60)
-    assert start(stage) == 0
-    stage.ring.add("d").start()
-    await stage.ready(*"abcd")
-    await asyncio.sleep(5)
-    assert start(stage) == stage.ring.store.end - KEPT
-    stage.check_equal(*"abcd")
+def test_new_cluster_holds_trimming_back_from_its_join_on() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 5)
+        await join(stage, "d")
+        await writes(stage, 60)
+        assert start(stage) == 0
+        stage.ring.add("d").start()
+        await stage.ready(*"abcd")
+        await asyncio.sleep(5)
+        assert start(stage) == stage.ring.store.end - KEPT
+        stage.check_equal(*"abcd")
+
+    story(tell, limits=SHORT)
 
 
-@on_stage()
-async def test_cluster_that_nobody_added_serves_nobody_until_it_is(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    await leave(stage, "c")  # the first word of the log about members
-    stage.ring.add("d").start()
-    await stage.until(lambda: stage.alive_state("d") is State.REMOVED)
-    await join(stage, "d", "b")
-    await stage.ready("a", "b", "d")
-    stage.check_equal("a", "b", "d")
+def test_cluster_that_nobody_added_serves_nobody_until_it_is() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await leave(stage, "c")  # the first word of the log about members
+        stage.ring.add("d").start()
+        await stage.until(lambda: stage.alive_state("d") is State.REMOVED)
+        await join(stage, "d", "b")
+        await stage.ready("a", "b", "d")
+        stage.check_equal("a", "b", "d")
+
+    story(tell)
 
 
-@on_stage(limits=SHORT)
-async def test_removed_cluster_stops_and_the_log_is_trimmed_without_it(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    await stage.ready(*"abc")
-    await leave(stage, "c", "b")
-    await stage.until(lambda: stage.state("c") is State.REMOVED)
-    assert "since offset" in stage.reason("c") and "cluster add" in stage.reason("c")
-    with pytest.raises(RequestError) as caught:
-        await stage.submit("c", insert("late", "t", "c"))
-    assert caught.value.error_class == "HAPROC_REMOVED"
-    await writes(stage, 40)
-    await stage.submit("b", ddl("b", "second", CREATE.replace(" t ", " u ")))
-    await asyncio.sleep(5)
-    assert start(stage) == stage.ring.store.end - KEPT
-    assert "u" not in stage.tables("c")
-    life = stage.node("a").life
-    assert life is not None and list(life.member.members.peers()) == ["b"]
-    stage.check_equal("a", "b")
+def test_removed_cluster_stops_and_the_log_is_trimmed_without_it() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.ready(*"abc")
+        await leave(stage, "c", "b")
+        await stage.until(lambda: stage.state("c") is State.REMOVED)
+        assert "since offset" in stage.reason("c") and "cluster add" in stage.reason("c")
+        with pytest.raises(RequestError) as caught:
+            await stage.submit("c", insert("late", "t", "c"))
+        assert caught.value.error_class == "HAPROC_REMOVED"
+        await writes(stage, 40)
+        await stage.submit("b", ddl("b", "second", CREATE.replace(" t ", " u ")))
+        await asyncio.sleep(5)
+        assert start(stage) == stage.ring.store.end - KEPT
+        assert "u" not in stage.tables("c")
+        life = stage.node("a").life
+        assert life is not None and list(life.member.members.peers()) == ["b"]
+        stage.check_equal("a", "b")
+
+    story(tell, limits=SHORT)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-@on_stage(limits=SHORT)
-async def test_removed_cluster_that_is_taken_back_in_time_goes_on_where_it_was(
-    stage: Stage, restarted: bool
-) -> None:
-    await stage.submit("a", ddl("a"))
-    await stage.ready(*"abc")
-    await leave(stage, "c")
-    await writes(stage, 10)
-    if restarted:
-        stage.restart("c")
-    await stage.until(lambda: stage.alive_state("c") is State.REMOVED)
-    await join(stage, "c", "b")
-    await stage.until(lambda: stage.state("c") is State.RECOVERING)
-    await stage.settle()
+def test_removed_cluster_that_is_taken_back_in_time_goes_on_where_it_was(restarted: bool) -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.ready(*"abc")
+        await leave(stage, "c")
+        await writes(stage, 10)
+        if restarted:
+            stage.node("c").kill()
+            stage.node("c").start()
+        await stage.until(lambda: stage.alive_state("c") is State.REMOVED)
+        await join(stage, "c", "b")
+        await stage.until(lambda: stage.state("c") is State.RECOVERING)
+        await stage.settle()
+
+    story(tell, limits=SHORT)
 
 
-@on_stage(limits=SHORT)
-async def test_members_outlive_the_records_that_said_so(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    await join(stage, "d")
-    stage.ring.add("d").start()
-    await leave(stage, "b", "c")
-    await stage.ready(*"acd")
-    await writes(stage, 120)
-    await asyncio.sleep(5)
-    assert start(stage) > 100
-    for name in "acd":
-        stage.node(name).kill()
-    stage.node("b").kill()
-    for name in "acd":
-        stage.node(name).start()
-    await stage.ready(*"acd")
-    assert [members(stage, name) for name in "acd"] == [["a", "c", "d"]] * 3
-    # Not so many of them that they are a burden: about one for each window.
-    said = [m for m in stage.messages() if isinstance(m, Roster)]
-    assert 1 <= len(said) <= 3
-    stage.node("b").start()
-    await stage.until(lambda: stage.state("b") in (State.TOO_FAR_BEHIND, State.REMOVED))
-
-
-@on_stage(limits=SHORT)
-async def test_cluster_that_was_away_while_the_members_record_moved_knows_the_members(
-    stage: Stage,
-) -> None:
-    await stage.submit("a", ddl("a"))
-    await join(stage, "d")
-    stage.ring.add("d").start()
-    await stage.ready(*"abcd")
-    await writes(stage, 15)
-    stage.node("c").kill()
-    await writes(stage, 100)
-    await asyncio.sleep(5)
-    stage.node("c").start()
-    await stage.ready(*"abcd")
-    assert members(stage, "c") == ["a", "b", "c", "d"]
-    await writes(stage, 30)
-    await asyncio.sleep(5)
-    stage.restart("c")
-    await stage.ready(*"abcd")
-    assert members(stage, "c") == ["a", "b", "c", "d"]
-
-
-@on_stage()
-async def test_changes_at_the_same_time_through_two_haprocs_both_count(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    await asyncio.gather(join(stage, "d", "a"), join(stage, "e", "b"), leave(stage, "c", "b"))
-    await asyncio.sleep(5)
-    assert {str(members(stage, name)) for name in "ab"} in (
-        {"['a', 'b', 'd', 'e']"},
-        {"['a', 'b', 'e', 'd']"},
-    )
-
-
-@on_stage()
-async def test_change_that_was_made_already_is_made_once(stage: Stage) -> None:
-    await join(stage, "d")
-    end = stage.ring.store.end
-    await join(stage, "d", "b")
-    await leave(stage, "x", "b")
-    assert stage.ring.store.end == end
-    with pytest.raises(RequestError, match="member already"):
-        await stage.replica("a").admission.join("d", cluster_of("x").peer, "http://d:8080")
-
-
-@on_stage()
-async def test_first_word_about_members_leaves_nobody_out_whom_one_file_lacks(stage: Stage) -> None:
-    await stage.submit("a", ddl("a"))
-    stage.ring.add("d").start()  # only its own configuration names it
-    await stage.ready(*"abcd")
-    with pytest.raises(RequestError, match="d took part"):
-        await join(stage, "e")
-    await join(stage, "d")
-    await join(stage, "e")
-    await stage.until(lambda: members(stage, "d") == ["a", "b", "c", "d", "e"])
-
-
-@on_stage()
-async def test_only_cluster_cannot_leave_and_a_stranger_neither(stage: Stage) -> None:
-    with pytest.raises(RequestError, match="no cluster x"):
-        await leave(stage, "x")
-    await leave(stage, "b")
-    await leave(stage, "c")
-    with pytest.raises(RequestError, match="only one"):
-        await leave(stage, "a")
-    stage.node("a").spark.kill()
-    await stage.until(lambda: stage.state("a") is State.DOWN)
-    with pytest.raises(RequestError, match="DOWN"):
+def test_members_outlive_the_records_that_said_so() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
         await join(stage, "d")
+        stage.ring.add("d").start()
+        await leave(stage, "b", "c")
+        await stage.ready(*"acd")
+        await writes(stage, 120)
+        await asyncio.sleep(5)
+        assert start(stage) > 100
+        for name in "acd":
+            stage.node(name).kill()
+        stage.node("b").kill()
+        for name in "acd":
+            stage.node(name).start()
+        await stage.ready(*"acd")
+        assert [members(stage, name) for name in "acd"] == [["a", "c", "d"]] * 3
+        # Not so many of them that they are a burden: about one for each window.
+        said = [m for m in stage.messages() if isinstance(m, Roster)]
+        assert 1 <= len(said) <= 3
+        stage.node("b").start()
+        await stage.until(lambda: stage.state("b") in (State.TOO_FAR_BEHIND, State.REMOVED))
+
+    story(tell, limits=SHORT)
+
+
+def test_cluster_that_was_away_while_the_members_record_moved_knows_the_members() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await join(stage, "d")
+        stage.ring.add("d").start()
+        await stage.ready(*"abcd")
+        await writes(stage, 15)
+        stage.node("c").kill()
+        await writes(stage, 100)
+        await asyncio.sleep(5)
+        stage.node("c").start()
+        await stage.ready(*"abcd")
+        assert members(stage, "c") == ["a", "b", "c", "d"]
+        await writes(stage, 30)
+        await asyncio.sleep(5)
+        stage.node("c").kill()
+        stage.node("c").start()
+        await stage.ready(*"abcd")
+        assert members(stage, "c") == ["a", "b", "c", "d"]
+
+    story(tell, limits=SHORT)
+
+
+def test_changes_at_the_same_time_through_two_haprocs_both_count() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await asyncio.gather(join(stage, "d", "a"), join(stage, "e", "b"), leave(stage, "c", "b"))
+        await asyncio.sleep(5)
+        assert {str(members(stage, name)) for name in "ab"} in (
+            {"['a', 'b', 'd', 'e']"},
+            {"['a', 'b', 'e', 'd']"},
+        )
+
+    story(tell)
+
+
+def test_change_that_was_made_already_is_made_once() -> None:
+    async def tell(stage: Stage) -> None:
+        await join(stage, "d")
+        end = stage.ring.store.end
+        await join(stage, "d", "b")
+        await leave(stage, "x", "b")
+        assert stage.ring.store.end == end
+        with pytest.raises(RequestError, match="member already"):
+            await stage.replica("a").admission.join("d", cluster_of("x").peer, "http://d:8080")
+
+    story(tell)
+
+
+def test_first_word_about_members_leaves_nobody_out_whom_one_file_lacks() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        stage.ring.add("d").start()  # only its own configuration names it
+        await stage.ready(*"abcd")
+        with pytest.raises(RequestError, match="d took part"):
+            await join(stage, "e")
+        await join(stage, "d")
+        await join(stage, "e")
+        await stage.until(lambda: members(stage, "d") == ["a", "b", "c", "d", "e"])
+
+    story(tell)
+
+
+def test_only_cluster_cannot_leave_and_a_stranger_neither() -> None:
+    async def tell(stage: Stage) -> None:
+        with pytest.raises(RequestError, match="no cluster x"):
+            await leave(stage, "x")
+        await leave(stage, "b")
+        await leave(stage, "c")
+        with pytest.raises(RequestError, match="only one"):
+            await leave(stage, "a")
+        stage.node("a").spark.kill()
+        await stage.until(lambda: stage.state("a") is State.DOWN)
+        with pytest.raises(RequestError, match="DOWN"):
+            await join(stage, "d")
+
+    story(tell)
 
 
 # -- broken rules ------------------------------------------------------------------------------

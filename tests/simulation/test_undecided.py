@@ -9,7 +9,7 @@ import pytest
 
 from haproc.failure import RequestError
 from haproc.membership.state import Cause, State
-from tests.simulation.directed import Stage, ddl, on_stage
+from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.scenario import insert
 from tests.simulation.test_poison import findings, rows
 
@@ -23,101 +23,115 @@ async def differing(stage: Stage, wrong: str = "b") -> None:
 
 
 @pytest.mark.parametrize("asked", ["a", "b"])
-@on_stage(size=2)
-async def test_two_that_differ_both_serve_and_say_so_whoever_was_asked(
-    stage: Stage, asked: str
-) -> None:
-    await differing(stage)
-    found = await stage.verify(asked)
-    assert findings(found) == {"a": "undecided", "b": "undecided"}
-    assert {*found["differing"]["t"]} == {"a", "b"}
-    for name in "ab":
-        await stage.until(lambda: None not in map(stage.undecided, "ab"))
-        told = stage.undecided(name)
-        assert told is not None and told.offset == found["marker"]
-        assert told.cause is Cause.TABLES and told.what.startswith("t: a has ")
-        assert stage.state(name) is State.READY
-        assert "haproc verify --trust NAME" in stage.reason(name)
-    # Both take writes, and a second look that finds the same changes nothing.
-    await stage.submit("b", insert("two", "t", "b"))
-    assert findings(await stage.verify(asked)) == {"a": "undecided", "b": "undecided"}
-    assert [stage.state(name) for name in "ab"] == [State.READY] * 2
+def test_two_that_differ_both_serve_and_say_so_whoever_was_asked(asked: str) -> None:
+    async def tell(stage: Stage) -> None:
+        await differing(stage)
+        found = await stage.verify(asked)
+        assert findings(found) == {"a": "undecided", "b": "undecided"}
+        assert {*found["differing"]["t"]} == {"a", "b"}
+        for name in "ab":
+            await stage.until(lambda: None not in map(stage.undecided, "ab"))
+            told = stage.undecided(name)
+            assert told is not None and told.offset == found["marker"]
+            assert told.cause is Cause.TABLES and told.what.startswith("t: a has ")
+            assert stage.state(name) is State.READY
+            assert "haproc verify --trust NAME" in stage.reason(name)
+        # Both take writes, and a second look that finds the same changes nothing.
+        await stage.submit("b", insert("two", "t", "b"))
+        assert findings(await stage.verify(asked)) == {"a": "undecided", "b": "undecided"}
+        assert [stage.state(name) for name in "ab"] == [State.READY] * 2
+
+    story(tell, size=2)
 
 
 @pytest.mark.parametrize("trusted", ["a", "b"])
-@on_stage(size=2)
-async def test_operators_word_decides_and_a_restart_does_not_undo_it(
-    stage: Stage, trusted: str
-) -> None:
-    (other,) = {"a", "b"} - {trusted}
-    await differing(stage)
-    await stage.verify("a")
-    await stage.until(lambda: None not in map(stage.undecided, "ab"))
-    stage.restart(*"ab")
-    for name in "ab":
-        await stage.ready(name)
-        assert stage.undecided(name) is not None
-    found = await stage.verify("a", trusted)
-    assert findings(found) == {trusted: "equal", other: "different"}
-    await stage.until(lambda: stage.state(other) is State.DIVERGED)
-    await stage.until(lambda: stage.undecided(trusted) is None)
-    stage.restart(*"ab")
-    await stage.until(lambda: stage.alive_state(other) is State.DIVERGED, 120)
-    await stage.ready(trusted)
-    assert stage.undecided(trusted) is None
-    # What is wrong has no vote any more; mended it returns.
-    assert findings(await stage.verify("a"))[trusted] == "equal"
-    at = "INSERT INTO t VALUES ('past')" if trusted == "b" else "DELETE FROM t WHERE x = 'past'"
-    stage.node(other).spark.mend(at)
-    assert set(findings(await stage.verify("b")).values()) == {"equal"}
-    await stage.ready("a", "b")
+def test_operators_word_decides_and_a_restart_does_not_undo_it(trusted: str) -> None:
+    async def tell(stage: Stage) -> None:
+        (other,) = {"a", "b"} - {trusted}
+        await differing(stage)
+        await stage.verify("a")
+        await stage.until(lambda: None not in map(stage.undecided, "ab"))
+        for name in "ab":
+            stage.node(name).kill()
+            stage.node(name).start()
+        for name in "ab":
+            await stage.ready(name)
+            assert stage.undecided(name) is not None
+        found = await stage.verify("a", trusted)
+        assert findings(found) == {trusted: "equal", other: "different"}
+        await stage.until(lambda: stage.state(other) is State.DIVERGED)
+        await stage.until(lambda: stage.undecided(trusted) is None)
+        for name in "ab":
+            stage.node(name).kill()
+            stage.node(name).start()
+        await stage.until(lambda: stage.alive_state(other) is State.DIVERGED, 120)
+        await stage.ready(trusted)
+        assert stage.undecided(trusted) is None
+        # What is wrong has no vote any more; mended it returns.
+        assert findings(await stage.verify("a"))[trusted] == "equal"
+        at = "INSERT INTO t VALUES ('past')" if trusted == "b" else "DELETE FROM t WHERE x = 'past'"
+        stage.node(other).spark.mend(at)
+        assert set(findings(await stage.verify("b")).values()) == {"equal"}
+        await stage.ready("a", "b")
+
+    story(tell, size=2)
 
 
-@on_stage(size=2)
-async def test_cluster_that_was_down_while_it_was_decided_judges_itself_by_it(stage: Stage) -> None:
-    await differing(stage)
-    await stage.verify("a")
-    await stage.until(lambda: None not in map(stage.undecided, "ab"))
-    stage.node("b").kill()
-    found = await stage.verify("a", "a")
-    # Nobody is compared with it: not decided for the one that is there, either.
-    assert findings(found) == {"a": "undecided", "b": "unavailable"}
-    assert stage.undecided("a") is not None
-    stage.node("b").start()
-    await stage.until(lambda: stage.alive_state("b") is State.DIVERGED, 120)
-    await stage.until(lambda: stage.undecided("a") is None)
-    assert stage.state("a") is State.READY
+def test_cluster_that_was_down_while_it_was_decided_judges_itself_by_it() -> None:
+    async def tell(stage: Stage) -> None:
+        await differing(stage)
+        await stage.verify("a")
+        await stage.until(lambda: None not in map(stage.undecided, "ab"))
+        stage.node("b").kill()
+        found = await stage.verify("a", "a")
+        # Nobody is compared with it: not decided for the one that is there, either.
+        assert findings(found) == {"a": "undecided", "b": "unavailable"}
+        assert stage.undecided("a") is not None
+        stage.node("b").start()
+        await stage.until(lambda: stage.alive_state("b") is State.DIVERGED, 120)
+        await stage.until(lambda: stage.undecided("a") is None)
+        assert stage.state("a") is State.READY
+
+    story(tell, size=2)
 
 
-@on_stage(size=2)
-async def test_difference_that_was_mended_is_no_condition_any_more(stage: Stage) -> None:
-    await differing(stage)
-    await stage.verify("a")
-    await stage.until(lambda: None not in (stage.undecided("a"), stage.undecided("b")))
-    stage.node("b").spark.mend("DELETE FROM t WHERE x = 'past'")
-    assert set(findings(await stage.verify("b")).values()) == {"equal"}
-    await stage.until(lambda: {stage.undecided("a"), stage.undecided("b")} == {None})
-    stage.restart(*"ab")
-    await stage.ready("a", "b")
-    assert {stage.undecided("a"), stage.undecided("b")} == {None}
+def test_difference_that_was_mended_is_no_condition_any_more() -> None:
+    async def tell(stage: Stage) -> None:
+        await differing(stage)
+        await stage.verify("a")
+        await stage.until(lambda: None not in (stage.undecided("a"), stage.undecided("b")))
+        stage.node("b").spark.mend("DELETE FROM t WHERE x = 'past'")
+        assert set(findings(await stage.verify("b")).values()) == {"equal"}
+        await stage.until(lambda: {stage.undecided("a"), stage.undecided("b")} == {None})
+        for name in "ab":
+            stage.node(name).kill()
+            stage.node(name).start()
+        await stage.ready("a", "b")
+        assert {stage.undecided("a"), stage.undecided("b")} == {None}
+
+    story(tell, size=2)
 
 
-@on_stage()
-async def test_three_with_three_contents_have_no_majority_either(stage: Stage) -> None:
-    await differing(stage)
-    stage.node("c").spark.mend("DELETE FROM t")
-    assert findings(await stage.verify("a")) == dict.fromkeys("abc", "undecided")
-    assert [stage.state(name) for name in "abc"] == [State.READY] * 3
-    found = await stage.verify("c", "b")
-    assert findings(found) == {"a": "different", "b": "equal", "c": "different"}
-    await stage.until(lambda: stage.state("a") is stage.state("c") is State.DIVERGED)
-    assert rows(stage, "b") == ["one", "past"]
+def test_three_with_three_contents_have_no_majority_either() -> None:
+    async def tell(stage: Stage) -> None:
+        await differing(stage)
+        stage.node("c").spark.mend("DELETE FROM t")
+        assert findings(await stage.verify("a")) == dict.fromkeys("abc", "undecided")
+        assert [stage.state(name) for name in "abc"] == [State.READY] * 3
+        found = await stage.verify("c", "b")
+        assert findings(found) == {"a": "different", "b": "equal", "c": "different"}
+        await stage.until(lambda: stage.state("a") is stage.state("c") is State.DIVERGED)
+        assert rows(stage, "b") == ["one", "past"]
+
+    story(tell)
 
 
-@on_stage(size=2)
-async def test_trust_in_a_cluster_that_the_ring_does_not_have_changes_nothing(stage: Stage) -> None:
-    await differing(stage)
-    before = len(stage.messages())
-    with pytest.raises(RequestError, match="the ring has no cluster z"):
-        await stage.verify("a", "z")
-    assert len(stage.messages()) == before
+def test_trust_in_a_cluster_that_the_ring_does_not_have_changes_nothing() -> None:
+    async def tell(stage: Stage) -> None:
+        await differing(stage)
+        before = len(stage.messages())
+        with pytest.raises(RequestError, match="the ring has no cluster z"):
+            await stage.verify("a", "z")
+        assert len(stage.messages()) == before
+
+    story(tell, size=2)
