@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from typing import TypeVar
 
 from haproc.spark_error import NO_DETAILS, Details
@@ -372,7 +373,8 @@ class RequestError(Exception):
 
     def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
         """Return the parts from which another process makes the error again."""
-        return _remade, (self.kind, self.message, self.error_class), dict(self.__dict__)
+        again = partial(RequestError, error_class=self.error_class)
+        return again, (self.kind, self.message), dict(self.__dict__)
 
 
 def without_frames(error: E) -> E:
@@ -395,10 +397,6 @@ def busy(message: str) -> RequestError:
         error_class=ErrorClass.BUSY,
         hint="try the next HAProc, or again a little later, with the same request id",
     )
-
-
-def _remade(kind: FailureKind, message: str, error_class: str) -> RequestError:
-    return RequestError(kind, message, error_class=error_class)
 
 
 def message_of(error: Exception) -> str:

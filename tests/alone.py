@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from haproc.config.model import Config
 from haproc.membership.members import Members
-from haproc.membership.peers import Neighbour
+from haproc.membership.peers import Member
 from haproc.membership.state import PeerMessage
 
 
@@ -23,7 +23,7 @@ class NoLines:
     def silent(self) -> frozenset[str]:
         return self._silent
 
-    def follow(self, members: Sequence[Neighbour]) -> None:
+    def follow(self, members: Sequence[Member]) -> None:
         """Nowhere."""
 
 

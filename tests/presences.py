@@ -13,7 +13,7 @@ from haproc.doors.apps import waiting_app
 from haproc.doors.http.listener import Listener
 from haproc.engine.interface import EngineAddress
 from haproc.membership.state import Own, State
-from haproc.membership.view import PeerStatus
+from haproc.membership.view import Reachability
 from haproc.metrics import Metrics
 from haproc.node.doors import WaitingForLog, show_ring
 from haproc.node.presence import Presence
@@ -78,7 +78,7 @@ class Here:
     def heard(self) -> bool:
         """Whether this one hears all others."""
         peers = self.presence.members.peers().values()
-        return all(peer.status is PeerStatus.REACHABLE for peer in peers)
+        return all(peer.status is Reachability.REACHABLE for peer in peers)
 
     @property
     def ways(self) -> set[str]:
@@ -141,7 +141,7 @@ class Watch:
             await asyncio.sleep(RULES.heartbeat_interval_s / 8)
             for here in self._ring.values():
                 for name, peer in here.presence.members.peers().items():
-                    if peer.status is not PeerStatus.REACHABLE:
+                    if peer.status is not Reachability.REACHABLE:
                         self.missing.append(f"{here.name}: {name} is {peer.status}")
 
     async def end(self) -> list[str]:

@@ -10,9 +10,9 @@ from typing import Final
 
 from dmq import Json
 from haproc.config.model import Config
-from haproc.membership.peers import Neighbour, founders
+from haproc.membership.peers import Member, founders
 from haproc.membership.state import HOPELESS, Own, State
-from haproc.membership.view import Peer, PeerStatus
+from haproc.membership.view import Peer, Reachability
 from haproc.metrics import LATENCY_BUCKETS_S, Totals
 
 # The in-sync clusters, and their common progress. Values in, values out.
@@ -132,7 +132,7 @@ def cluster_views(
     peers: Mapping[str, Peer],
     text_of: Callable[[float], str],
     now: str,
-    members: Sequence[Neighbour] = (),
+    members: Sequence[Member] = (),
     urls: Mapping[str, str] = _NO_URLS,
 ) -> list[ClusterView]:
     """Return all clusters in ring order; ``text_of`` writes a time of the view as text.
@@ -171,7 +171,7 @@ def _of_peer(
         name,
         url,
         alive=peer.alive,
-        direct=peer.status is PeerStatus.REACHABLE,
+        direct=peer.status is Reachability.REACHABLE,
         state=reported.state.value if reported is not None and peer.alive else "",
         incarnation=reported.incarnation if reported is not None else None,
         cursor=report.cursor if report is not None else None,

@@ -21,7 +21,7 @@ from haproc.membership.peers import (
     ApplyNow,
     CopyAnswer,
     CopyQuestion,
-    Neighbour,
+    Member,
     PeerOutcome,
     PeerProgress,
     PeerStatus,
@@ -73,7 +73,7 @@ class Links:
         self.follow(founders(config))
         self._heads = {of: head(path, config.secret) for path, of in MESSAGE_TYPES.items()}
 
-    def follow(self, members: Iterable[Neighbour]) -> None:
+    def follow(self, members: Iterable[Member]) -> None:
         """Keep lines to these members from now on."""
         wanted = {each.name: each.peer for each in members if each.name != self._me}
         for name, link in tuple(self._links.items()):
@@ -257,7 +257,7 @@ class PeerDoors:
         self._headers = {"Authorization": f"Bearer {config.secret}"}
         self._session: aiohttp.ClientSession | None = None
 
-    def follow(self, members: Iterable[Neighbour]) -> None:
+    def follow(self, members: Iterable[Member]) -> None:
         """Use these members from now on: a cluster was added or removed."""
         others = (each for each in members if each.name != self._me)
         self._urls = {each.name: self._url_of(each.peer) for each in others}
@@ -366,7 +366,7 @@ class HttpPeers:
     async def latencies(
         self, peer: str, start: int, end: int, timeout_s: float
     ) -> Mapping[int, int]:
-        """Return the time of each operation of a range until it was done on a peer's cluster."""
+        """Return, by offset, the ms from an operation's creation to its end on a peer's cluster."""
         path = "/ha/v1/latencies?" + urlencode({"start": start, "end": end})
         return await self._request(dict[int, int], peer, path, timeout_s)
 

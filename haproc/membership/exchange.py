@@ -241,7 +241,7 @@ class Exchange:
         return Receipt.TAKEN
 
     def _named_at(self, received: Mapping[str, tuple[str, int]]) -> float:
-        """Return the time at which the message of this HAProc was sent that a peer names."""
+        """Return the time at which this HAProc sent the message that a peer names; else -inf."""
         incarnation, number = received.get(self._cluster, ("", 0))
         if incarnation == self._incarnation and self._sent:
             index = number - self._sent[0][0]

@@ -9,8 +9,8 @@ error calls `suspect`, and the next probe runs immediately.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from haproc.engine.errors import REFUSED, EngineError
 from haproc.failure import ErrorClass
@@ -18,32 +18,23 @@ from haproc.failure import ErrorClass
 _FOR_CERTAIN: Final = (REFUSED, ErrorClass.STORAGE_AWAY, ErrorClass.PLUGIN_MISSING)
 
 
-class Probed(Protocol):
-    """A cluster that can be probed."""
-
-    async def probe(self, *, timeout_s: float) -> None:
-        """Raise EngineError if the cluster cannot run a statement."""
-        ...
-
-
 class Health:
     """Probes one cluster for ever; ``up`` is set while it answers.
 
-    ``on_change`` receives the new ``up``, and the reason if it is False.
+    ``probe`` raises EngineError if the cluster cannot run a statement. ``on_change`` receives the
+    new ``up``, and the reason if it is False.
     """
 
     def __init__(
         self,
-        engine: Probed,
+        probe: Callable[[], Awaitable[None]],
         *,
         interval_s: float,
-        timeout_s: float,
         missed_max: int,
         on_change: Callable[[bool, str], None],
     ) -> None:
-        self._engine = engine
+        self._probe = probe
         self._interval_s = interval_s
-        self._timeout_s = timeout_s
         self._missed_max = missed_max
         self._on_change = on_change
         self._missed = 0
@@ -77,7 +68,7 @@ class Health:
         now = asyncio.get_running_loop().time
         began = now()
         try:
-            await self._engine.probe(timeout_s=self._timeout_s)
+            await self._probe()
         except EngineError as error:
             stays = error.error_class == ErrorClass.CORES_HELD and self.is_last()
             self._missed += not stays

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from haproc.config.model import Membership
 from haproc.membership.clusters import ClusterProgress, all_progress
-from haproc.membership.peers import Neighbour
+from haproc.membership.peers import Member
 from haproc.membership.state import Beat, ClusterReport, Own, PeerMessage, State, time_text
 from haproc.membership.view import Peer, RingView, isolated
 
@@ -47,7 +47,7 @@ class Lines(Protocol):
         """Return the peers that neither answer nor refuse."""
         ...
 
-    def follow(self, members: Sequence[Neighbour]) -> None:
+    def follow(self, members: Sequence[Member]) -> None:
         """Send to these members from now on; this HAProc may be among them."""
         ...
 
@@ -70,7 +70,7 @@ class Members:
         self._unix_ms = unix_ms
         self.since = self._now_text()
         """The time at which the state began."""
-        self.ring: tuple[Neighbour, ...] = ()
+        self.ring: tuple[Member, ...] = ()
         """The ring's clusters, once they are not those of the configuration any more."""
         self._clock = asyncio.get_running_loop().time
         self._view = RingView(rules, peers, self._clock())
@@ -134,7 +134,7 @@ class Members:
         """True if the ring has such a peer."""
         return peer in self._view.peers
 
-    def follow(self, members: Sequence[Neighbour]) -> None:
+    def follow(self, members: Sequence[Member]) -> None:
         """Use these clusters from now on: one was added or removed."""
         self.ring = tuple(members)
         names = [each.name for each in members if each.name != self.cluster]

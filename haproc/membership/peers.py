@@ -20,17 +20,6 @@ from haproc.membership.state import HOPELESS, Offset, Seconds, State, Undecided
 # address of a cluster that was added after a HAProc started comes from the log.
 
 
-class Neighbour(Protocol):
-    """The facts about a cluster that its peers need."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def peer(self) -> Address: ...
-    @property
-    def client_url(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Member:
     """One cluster of the ring: the operator door of its HAProc, and the URL for clients."""
@@ -62,9 +51,7 @@ def founders(config: Config) -> tuple[Member, ...]:
     return tuple(Member(c.name, c.peer, config.client_url(c.name)) for c in config.clusters)
 
 
-def with_own_addresses(
-    members: Iterable[Member], known: Iterable[Neighbour]
-) -> tuple[Neighbour, ...]:
+def with_own_addresses(members: Iterable[Member], known: Iterable[Member]) -> tuple[Member, ...]:
     """Return the members, each with the address that this HAProc knows, if it knows one."""
     by_name = {each.name: each for each in known}
     return tuple(by_name.get(member.name, member) for member in members)

@@ -23,7 +23,7 @@ from haproc.config.services import RedisUrl, parse_redis_url
 from haproc.failure import RequestError
 from haproc.membership.connections import Links
 from haproc.membership.exchange import SETTLE_INTERVALS, Envelope, Exchange, Receipt, Seal, Way
-from haproc.membership.peers import Neighbour
+from haproc.membership.peers import Member
 from haproc.membership.state import Beat, ClusterReport, PeerMessage
 
 # A ring's channel in Redis: one kept connection, which reconnects by itself, also to a new master.
@@ -307,7 +307,7 @@ class RedisLines:
         self._deliver, self._recall = deliver, recall
         self._task = asyncio.ensure_future(self._channel.run_forever())
 
-    def follow(self, members: Sequence[Neighbour]) -> None:
+    def follow(self, members: Sequence[Member]) -> None:
         """Keep lines to these members from now on."""
         self._mesh.follow(members)
         self._peers = frozenset(each.name for each in members) - {self._cluster}

@@ -122,8 +122,8 @@ def _intervals(rules: Membership) -> int:
 # evidence, or a peer that reaches the log.
 
 
-class PeerStatus(StrEnum):
-    """A HAProc's knowledge of a peer."""
+class Reachability(StrEnum):
+    """The reachability of a peer, as this HAProc knows it."""
 
     REACHABLE = "reachable"
     UNREACHABLE = "unreachable"
@@ -133,16 +133,16 @@ class PeerStatus(StrEnum):
 
 def status_of(
     peer: str, up: Collection[str], reported_up: Mapping[str, Collection[str]]
-) -> PeerStatus:
+) -> Reachability:
     """Return a peer's status.
 
     ``up``: the peers that are up for this HAProc; ``reported_up``: by peer, those up for it.
     """
     if peer in up:
-        return PeerStatus.REACHABLE
+        return Reachability.REACHABLE
     if any(peer in reported_up.get(other, ()) for other in up):
-        return PeerStatus.UNREACHABLE
-    return PeerStatus.DOWN
+        return Reachability.UNREACHABLE
+    return Reachability.DOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Peer:
     """One peer; times are of the caller's clock."""
 
     detector: Detector
-    status: PeerStatus = PeerStatus.DOWN
+    status: Reachability = Reachability.DOWN
     changed_at: float = 0.0
     """The time at which it became alive, or down."""
     updated_at: float | None = None
@@ -196,7 +196,7 @@ class Peer:
     @property
     def alive(self) -> bool:
         """True if any HAProc receives its heartbeats."""
-        return self.status is not PeerStatus.DOWN
+        return self.status is not Reachability.DOWN
 
 
 class RingView:
@@ -250,7 +250,8 @@ class RingView:
         for peer in self.peers.values():
             peer.detector.check(now_s)
         if all(
-            peer.detector.up and peer.status is PeerStatus.REACHABLE for peer in self.peers.values()
+            peer.detector.up and peer.status is Reachability.REACHABLE
+            for peer in self.peers.values()
         ):
             return []
         return self.confirm(now_s)
@@ -264,7 +265,7 @@ class RingView:
             status = status_of(name, up, reported_up)
             if status is not peer.status:
                 changed.append(name)
-                if (status is PeerStatus.DOWN) != (peer.status is PeerStatus.DOWN):
+                if (status is Reachability.DOWN) != (peer.status is Reachability.DOWN):
                     peer.changed_at = now_s
                 peer.status = status
                 peer.met |= peer.alive

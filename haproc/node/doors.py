@@ -39,8 +39,10 @@ from haproc.membership.state import State, refusal
 from haproc.metrics import Metrics
 from haproc.node.member import LocalMember
 from haproc.node.presence import Presence
-from haproc.node.status import DriftWatch, NodeStatus, Watching
+from haproc.node.status import DriftWatch, NodeStatus, Watching, recovery_json
+from haproc.replicate.catching_up import Recovery
 from haproc.replicate.member.core import Core
+from haproc.replicate.queue.backlog import CatchUpEstimate
 from haproc.replicate.queue.facts import Fate
 from haproc.route.offload import Texts
 from haproc.route.service import RingService
@@ -160,34 +162,26 @@ class NodeDoors:
     request_admission: RequestAdmission
 
 
-@dataclass(frozen=True, slots=True)
-class BehindDoors:
-    """The parts that the doors of one HAProc need."""
-
-    config: Config
-    member: LocalMember
-    service: RingService
-    status: NodeStatus
-    presence: Presence
-    drift: DriftWatch
-    listing: Listing
-    metrics: Metrics
-    texts: Texts
-    store: KeyValueStore
-    archive: ArchiveService
-    jobs: JobsHere | None
-    access: Access
-    certificates: Certificates | None
-
-
-def build_doors(behind: BehindDoors) -> NodeDoors:
+def build_doors(
+    config: Config,
+    member: LocalMember,
+    service: RingService,
+    status: NodeStatus,
+    presence: Presence,
+    drift: DriftWatch,
+    listing: Listing,
+    metrics: Metrics,
+    texts: Texts,
+    store: KeyValueStore,
+    archive: ArchiveService,
+    jobs: JobsHere | None,
+    access: Access,
+    certificates: Certificates | None,
+) -> NodeDoors:
     """Return the doors of a member; none is open yet."""
-    config, jobs, service, texts = behind.config, behind.jobs, behind.service, behind.texts
-    status, metrics, presence = behind.status, behind.metrics, behind.presence
-    core, replica = behind.member.core, behind.member.replica
-    name, access = core.me, behind.access
+    core, replica, name = member.core, member.replica, member.core.me
     clients = client_app(config, name, service, status, metrics, texts, jobs, access)
-    keep(clients, config, behind.archive)
+    keep(clients, config, archive)
     attest(clients, config, replica.operators)
     registry = clients[REGISTRY]
     operators = operator_app(
@@ -203,11 +197,11 @@ def build_doors(behind: BehindDoors) -> NodeDoors:
         access,
     )
     admit(operators, replica.admission)
-    add_settings(operators, behind.drift)
-    attend(operators, behind.listing)
+    add_settings(operators, drift)
+    attend(operators, listing)
     supervise(operators, jobs.service if jobs else None)
     watching = Watching(
-        config, presence, status, replica, core.peers, jobs.runner if jobs else None
+        config, presence, status, replica, core.peers.status, jobs.runner if jobs else None
     )
     show_ring(config, presence, watching, operators, clients)
     listener = Listener(
@@ -215,14 +209,12 @@ def build_doors(behind: BehindDoors) -> NodeDoors:
         config.cluster(name).listen,
         shutdown_s=config.timeouts.drain_s,
         connections_max=config.limits.connections_max,
-        certificates=behind.certificates,
+        certificates=certificates,
     )
     return NodeDoors(
         listener,
-        connect_door(
-            config, name, service, registry, texts, behind.store, behind.certificates, jobs, access
-        ),
-        operator_door(config, name, operators, presence, behind.certificates),
+        connect_door(config, name, service, registry, texts, store, certificates, jobs, access),
+        operator_door(config, name, operators, presence, certificates),
         registry.request_admission,
     )
 
@@ -344,15 +336,7 @@ class WaitingForLog:
             "log_end": 0,
             "cursor": 0,
             "lag": 0,
-            "recovery": {
-                "applied": 0,
-                "remaining": 0,
-                "rate_per_s": 0.0,
-                "seconds_left": 0.0,
-                "replay_s": 0.0,
-                "copy_s": None,
-                "copy_is_faster": False,
-            },
+            "recovery": recovery_json(Recovery(), CatchUpEstimate()),
             **self._presence.status(),
         }
 

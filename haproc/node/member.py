@@ -19,7 +19,7 @@ from haproc.config.shares import Shares
 from haproc.engine.interface import Engine
 from haproc.failure import WriteOutcome, log_unavailable
 from haproc.membership.members import Members
-from haproc.membership.peers import Member, Neighbour, Peers, founders, with_own_addresses
+from haproc.membership.peers import Member, Peers, founders, with_own_addresses
 from haproc.membership.state import Own, State
 from haproc.replicate.agree.assurance import Assurance
 from haproc.replicate.agree.foreign_watch import ForeignWatch
@@ -58,7 +58,7 @@ class Observers:
     """The callbacks for events of a member."""
 
     on_state: Callable[[State, str], None] = lambda state, reason: None
-    on_members: Callable[[Sequence[Neighbour]], None] = lambda members: None
+    on_members: Callable[[Sequence[Member]], None] = lambda members: None
     on_applied: Callable[[str, int], None] = lambda outcome, operations: None
     on_waited: Callable[[WriteConcern, bool, float], None] = lambda concern, met, seconds: None
 
@@ -149,7 +149,7 @@ def build_archive(config: Config, member: LocalMember, world: World, peers: Time
     """Return the pages of applied operations, for an archive."""
     return Pages(
         member.core,
-        member.replica.admission,
+        member.replica.admission.wait_read_to,
         peers,
         ArchivePosition(world.store),
         config.archive,

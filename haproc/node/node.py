@@ -8,7 +8,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
@@ -33,7 +33,7 @@ from haproc.jobs.request import Upload, check_program
 from haproc.membership.connections import HttpPeers, PeerDoors
 from haproc.membership.state import SERVING, State
 from haproc.metrics import Metrics
-from haproc.node.doors import BehindDoors, NodeDoors, build_doors, wait_for_log
+from haproc.node.doors import NodeDoors, build_doors, wait_for_log
 from haproc.node.member import (
     LocalMember,
     Observers,
@@ -117,14 +117,6 @@ class ExitCode(IntEnum):
     """The HAProc must begin anew, in the same process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The durable parts that the ring shares."""
-
-    log: Log
-    store: KeyValueStore
-
-
 def spark_engine(config: Config, name: str) -> Engine:
     """Return the engine of a cluster's own Spark; called in a running event loop."""
     return SparkConnectEngine(
@@ -192,39 +184,39 @@ class Node:
             opened = await wait_for_log(
                 config, name, presence, self._metrics, self._open, self._stop, self._access, tls
             )
-            return ExitCode.STOPPED if opened is None else await self._run(opened, rules, presence)
+            return ExitCode.STOPPED if opened is None else await self._run(*opened, rules, presence)
         finally:
             await presence.aclose()
 
-    async def _open(self) -> Opened:
+    async def _open(self) -> tuple[Log, KeyValueStore]:
         """Open the log and the key-value store beside it; both or none."""
         config = self._config
-        log, store = await open_both(
+        return await open_both(
             config.log,
             record_bytes_max=config.limits.operation_bytes_max + RECORD_HEADER_BYTES_MAX,
             kafka=kafka_options(config),
         )
-        return Opened(log, store)
 
-    async def _run(self, opened: Opened, rules: Rules, presence: Presence) -> ExitCode:
-        config, name = self._config, self._name
-        engine = self._engine(config, name)
+    async def _run(
+        self, log: Log, store: KeyValueStore, rules: Rules, presence: Presence
+    ) -> ExitCode:
+        engine = self._engine(self._config, self._name)
         try:
-            return await self._serve(opened, engine, rules, presence)
+            return await self._serve(log, store, engine, rules, presence)
         finally:
             await self._texts.aclose()
             await self._peers.aclose()
             await engine.aclose()
-            await opened.store.close()
-            await opened.log.close()
+            await store.close()
+            await log.close()
 
     async def _serve(
-        self, opened: Opened, engine: Engine, rules: Rules, presence: Presence
+        self, log: Log, store: KeyValueStore, engine: Engine, rules: Rules, presence: Presence
     ) -> ExitCode:
         config, name, metrics = self._config, self._name, self._metrics
         peers = HttpPeers(self._peers, presence.members.is_gone)
         trace, members = trace_from(os.environ), presence.members
-        world = World(opened.log, opened.store, engine, peers, members, trace)
+        world = World(log, store, engine, peers, members, trace)
         member = build_member(
             config,
             world,
@@ -241,22 +233,20 @@ class Node:
         drift = DriftWatch(name, config.secret, engine, peers, member.core.health.up, begins)
         status = NodeStatus(config, member, service, presence, drift, upkeep)
         doors = build_doors(
-            BehindDoors(
-                config,
-                member,
-                service,
-                status,
-                presence,
-                drift,
-                listing,
-                metrics,
-                self._texts,
-                opened.store,
-                build_archive(config, member, world, peers),
-                jobs,
-                self._access,
-                self._certificates,
-            )
+            config,
+            member,
+            service,
+            status,
+            presence,
+            drift,
+            listing,
+            metrics,
+            self._texts,
+            store,
+            build_archive(config, member, world, peers),
+            jobs,
+            self._access,
+            self._certificates,
         )
         status.behind(lambda: doors.clients.is_open)
         if doors.connect is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NoReturn, Protocol
@@ -24,6 +24,8 @@ from haproc.membership.state import SERVING, State
 from haproc.metrics import Metrics
 from haproc.node.member import LocalMember
 from haproc.node.presence import MEASURE_S, Presence
+from haproc.replicate.catching_up import Recovery
+from haproc.replicate.queue.backlog import CatchUpEstimate
 from haproc.replicate.queue.outcomes import Known
 from haproc.replicate.replica import Replica
 from haproc.route.service import RingService
@@ -158,6 +160,19 @@ def _names(names: Iterable[str]) -> list[Json]:
     return [*names]
 
 
+def recovery_json(recovery: Recovery, estimate: CatchUpEstimate) -> Json:
+    """Return the progress of a replay, and the estimate of its end, as JSON."""
+    return {
+        "applied": recovery.applied,
+        "remaining": recovery.remaining,
+        "rate_per_s": round(recovery.rate_per_s, 1),
+        "seconds_left": round(recovery.seconds_left, 1),
+        "replay_s": None if estimate.replay_s is None else round(estimate.replay_s, 1),
+        "copy_s": None if estimate.copy_s is None else round(estimate.copy_s, 1),
+        "copy_is_faster": estimate.copy_is_faster,
+    }
+
+
 class NodeStatus:
     """The status of a member: for its status doors, and as metrics."""
 
@@ -204,20 +219,12 @@ class NodeStatus:
     def cluster_status(self) -> Mapping[str, Json]:
         """Return the body of ``GET /clusterStatus``."""
         member = self._member
-        recovery, ahead = member.replica.recovery, member.replica.catch_up_estimate
+        recovery, estimate = member.replica.recovery, member.replica.catch_up_estimate
         return {
             "ring": self._config.ring,
             **msgspec.to_builtins(member.replica.status()),
             "since": member.members.since,
-            "recovery": {
-                "applied": recovery.applied,
-                "remaining": recovery.remaining,
-                "rate_per_s": round(recovery.rate_per_s, 1),
-                "seconds_left": round(recovery.seconds_left, 1),
-                "replay_s": None if ahead.replay_s is None else round(ahead.replay_s, 1),
-                "copy_s": None if ahead.copy_s is None else round(ahead.copy_s, 1),
-                "copy_is_faster": ahead.copy_is_faster,
-            },
+            "recovery": recovery_json(recovery, estimate),
             **self._presence.status(),
             "members": dict(member.replica.admission.describe()),
             "trim": dict(member.trimmer.describe()),
@@ -279,14 +286,11 @@ _OF_STATUS: Final = (
 )
 
 
-class Asked(Protocol):
-    """The other HAProcs."""
-
-    async def status(self, peer: str, timeout_s: float) -> PeerStatus: ...
-
-
 class Watching:
-    """The data of the status page. Without a replica, this HAProc waits for its log."""
+    """The data of the status page. Without a replica, this HAProc waits for its log.
+
+    ``status_of`` asks a peer for its status, within a time; raises PeerUnavailableError.
+    """
 
     def __init__(
         self,
@@ -294,14 +298,14 @@ class Watching:
         presence: Presence,
         status: StatusSource,
         replica: Replica | None = None,
-        peers: Asked | None = None,
+        status_of: Callable[[str, float], Awaitable[PeerStatus]] | None = None,
         jobs: Runner | None = None,
     ) -> None:
         self._doors = {each.name: config.url(each.peer) for each in config.clusters}
         self._presence = presence
         self._status = status
         self._replica = replica
-        self._peers = peers
+        self._status_of = status_of
         self._jobs = jobs
 
     def history(self) -> Mapping[str, Json]:
@@ -339,9 +343,9 @@ class Watching:
         others = (
             view["state"] not in ("", State.READY.value) and name in self._presence.members.peers()
         )
-        if others and self._peers is not None:
+        if others and self._status_of is not None:
             try:
-                answer = await self._peers.status(name, ASK_S)
+                answer = await self._status_of(name, ASK_S)
                 found = {"reason": answer.reason, "copy": msgspec.to_builtins(answer.copy)}
             except PeerUnavailableError:
                 pass  # the heartbeats will show it

@@ -353,10 +353,7 @@ def struct_literal(names: Sequence[str], items: Sequence[str]) -> str:
 
 _SCALARS: Mapping[str, Callable[[Any, SqlType], str]] = {
     "BOOLEAN": lambda value, _: "TRUE" if value else "FALSE",
-    "TINYINT": lambda value, kind: integer_literal(value, kind.name),
-    "SMALLINT": lambda value, kind: integer_literal(value, kind.name),
-    "INT": lambda value, kind: integer_literal(value, kind.name),
-    "BIGINT": lambda value, kind: integer_literal(value, kind.name),
+    **dict.fromkeys(_INTEGERS, lambda value, kind: integer_literal(value, kind.name)),
     "FLOAT": lambda value, _: float_literal(value),
     "DOUBLE": lambda value, _: double_literal(value),
     "DECIMAL": decimal_literal,

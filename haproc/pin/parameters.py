@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from haproc.classify.model import RefusedError
 from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
@@ -41,14 +41,8 @@ class Parameter:
     type: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """A statement's parameters: all named, or all positional and in order."""
-
-    items: tuple[Parameter, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.items)
+Parameters: TypeAlias = Sequence[Parameter]
+"""A statement's parameters: all named, or all positional and in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +68,10 @@ def bound(sql: str, given: Given) -> str:
 def parse_parameters(given: Any) -> Parameters:
     """Return the ``parameters`` of a request's JSON body (None: there are none)."""
     if given is None:
-        return Parameters()
+        return ()
     if not isinstance(given, list):
         raise _refused("parameters is a list", 'write [{"name": "x", "value": "1", "type": "INT"}]')
-    return Parameters(tuple(_parse_one(entry, at) for at, entry in enumerate(given, start=1)))
+    return [_parse_one(entry, at) for at, entry in enumerate(given, start=1)]
 
 
 def bind(sql: str, parameters: Parameters) -> str:
@@ -200,24 +194,24 @@ def _fill(pieces: Sequence[str], literals: Sequence[str]) -> str:
 def _literals(names: Sequence[str], parameters: Parameters, row: int | None = None) -> list[str]:
     """Return one literal for each marker, in the markers' order."""
     place = "" if row is None else f" in row {row}"
-    named = [item for item in parameters.items if item.name is not None]
+    named = [item for item in parameters if item.name is not None]
     positional = names.count("?")
-    if named and len(named) < len(parameters.items):
+    if named and len(named) < len(parameters):
         raise _refused(f"some parameters{place} have a name and some have none", "name all or none")
     if positional and positional < len(names):
         raise _refused("the statement has both ? and :name", "use one of them")
     if not named and (positional or not names):
-        if positional != len(parameters.items):
+        if positional != len(parameters):
             raise _refused(
-                f"the statement has {positional} markers, but {len(parameters.items)} "
+                f"the statement has {positional} markers, but {len(parameters)} "
                 f"parameters were given{place}"
             )
         if row is None:
-            return [_literal(item, str(at)) for at, item in enumerate(parameters.items, start=1)]
-        return [_literal(item, f"{at}{place}") for at, item in enumerate(parameters.items, start=1)]
+            return [_literal(item, str(at)) for at, item in enumerate(parameters, start=1)]
+        return [_literal(item, f"{at}{place}") for at, item in enumerate(parameters, start=1)]
     if named and positional:
         raise _refused("the statement has ? but the parameters have names", "write :name")
-    if not named and parameters.items:
+    if not named and parameters:
         raise _refused("the statement has :name but the parameters have no names", "write ?")
     return _named_literals([_name(marker) for marker in names], named, place)
 

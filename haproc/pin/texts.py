@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import date
@@ -35,6 +36,7 @@ from haproc.pin.literals import (
 )
 from haproc.pin.sqltypes import (
     DAY_TIME_UNITS,
+    YEAR_MONTH_UNITS,
     SqlType,
     TypeTextError,
     parse_type,
@@ -46,15 +48,7 @@ _TRUE = frozenset({"true", "t", "yes", "y", "1"})
 _FALSE = frozenset({"false", "f", "no", "n", "0"})
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
-_SPECIAL_FLOATS = {
-    "nan": "nan",
-    "inf": "inf",
-    "+inf": "inf",
-    "infinity": "inf",
-    "+infinity": "inf",
-    "-inf": "-inf",
-    "-infinity": "-inf",
-}
+_SPECIAL_FLOAT = re.compile(r"nan|[+-]?inf(inity)?", re.IGNORECASE | re.ASCII)
 _DATE = re.compile(r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})")
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]{1,6}))?)?")
 _ZONE = re.compile(r"\s*(Z|UTC|GMT|[+-][0-9]{1,2}(?::?[0-9]{2})?|[A-Za-z]+(?:/[A-Za-z0-9_+-]+)+)")
@@ -146,11 +140,11 @@ def _integer(text: str, kind: SqlType) -> str:
 
 
 def _floating(text: str, kind: SqlType) -> str:
-    special = _SPECIAL_FLOATS.get(text.lower())
-    if special is None and not _NUMBER.fullmatch(text):
+    special = _SPECIAL_FLOAT.fullmatch(text)
+    if not (special or _NUMBER.fullmatch(text)):
         raise _wrong(text, kind)
-    value = float(special or text)
-    if special is None and abs(value) == float("inf"):
+    value = float(text)
+    if not special and math.isinf(value):
         raise LiteralError(f"{text[:60]} is out of range for {kind.text}")
     return float_literal(value) if kind.name == "FLOAT" else double_literal(value)
 
@@ -235,7 +229,7 @@ def _interval(text: str, kind: SqlType) -> str:
 def _interval_value(text: str, kind: SqlType) -> int:
     """Return the months or microseconds of ``1 02:03:04.5`` (as far as the type's units go)."""
     assert kind.units is not None
-    family = DAY_TIME_UNITS if kind.units[0] in DAY_TIME_UNITS else ("YEAR", "MONTH")
+    family = DAY_TIME_UNITS if kind.units[0] in DAY_TIME_UNITS else YEAR_MONTH_UNITS
     units = family[family.index(kind.units[0]) : family.index(kind.units[1]) + 1]
     pattern = r"([+-]?)([0-9]{1,19})"
     for before, _ in pairwise(units):

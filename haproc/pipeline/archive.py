@@ -79,13 +79,6 @@ class Operations:
     def __init__(self, spark: Any) -> None:
         self._spark = spark
 
-    def create(self) -> None:
-        """Make the table if it is missing."""
-        # Only then: each DDL stops all writes for a moment.
-        if not self._spark.catalog.tableExists(tables.OPERATIONS):
-            self._spark.sql(tables.CREATE_SCHEMA)
-            self._spark.sql(tables.CREATE_OPERATIONS)
-
     def position(self) -> int:
         """Return the offset after the newest one in the table."""
         (row,) = self._spark.sql(f"SELECT max(offset) FROM {tables.OPERATIONS}").collect()
@@ -93,19 +86,15 @@ class Operations:
 
     def merge(self, rows: Any) -> None:
         """Add the rows with offsets that are not in the table yet."""
+        from pyspark.sql import functions
+
         newest = self._spark.createDataFrame(rows).selectExpr("*", "CAST(time AS DATE) AS day")
         below = min(rows.column("offset").to_pylist())
         merged = newest.alias("new").mergeInto(
             tables.OPERATIONS,
-            _expression(f"operations.offset >= {below} AND operations.offset = new.offset"),
+            functions.expr(f"operations.offset >= {below} AND operations.offset = new.offset"),
         )
         merged.whenNotMatched().insertAll().merge()
-
-
-def _expression(text: str) -> Any:
-    from pyspark.sql import functions
-
-    return functions.expr(text)
 
 
 def archive(operations: Operations, doors: Asks, rows: int = ROWS) -> int:
@@ -133,13 +122,9 @@ def main() -> int:
     options = parser.parse_args()
     try:
         doors: ClientDoors = ring.doors(options)
-        spark = ring.session(options)
-        try:
-            operations = Operations(spark)
-            operations.create()
-            print(f"{archive(operations, doors, options.rows):,} operations archived")
-        finally:
-            spark.stop()
+        with ring.session(options) as spark:
+            tables.create(spark, tables.OPERATIONS, tables.CREATE_OPERATIONS)
+            print(f"{archive(Operations(spark), doors, options.rows):,} operations archived")
     except RingError as error:
         print(error, file=sys.stderr)
         return 1

@@ -19,7 +19,8 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -128,14 +129,18 @@ def arguments(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def session(options: argparse.Namespace) -> Any:
-    """Return a Spark session on the ring that reads everything acknowledged; raises RingError."""
+@contextmanager
+def session(options: argparse.Namespace) -> Iterator[Any]:
+    """Give a Spark session on the ring that reads everything acknowledged; raises RingError."""
     if not options.remote:
         raise RingError("--remote or SPARK_REMOTE is needed: sc://host:port of the PySpark doors")
     spark = haclient.spark(options.remote, **tls_options(os.environ))
     spark.conf.set("haproc.consistency", "linearizable")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    return spark
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def doors(options: argparse.Namespace, answer_s: float = ANSWER_S) -> ClientDoors:

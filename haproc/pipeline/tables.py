@@ -43,6 +43,13 @@ CREATE TABLE IF NOT EXISTS {VERIFICATIONS} (
 """
 
 
+def create(spark: Any, table: str, statement: str) -> None:
+    """Make a table if it is missing. Only then: each DDL stops all writes for a moment."""
+    if not spark.catalog.tableExists(table):
+        spark.sql(CREATE_SCHEMA)
+        spark.sql(statement)
+
+
 # The query of ``haproc report``: the usage of the last hours, by table, user, cluster or hour.
 
 

@@ -87,9 +87,7 @@ def sum_up(spark: Any) -> Span | None:
     """Update the table; return the computed span, None if nothing is new."""
     from pyspark.sql import functions
 
-    if not spark.catalog.tableExists(tables.USAGE):
-        spark.sql(tables.CREATE_SCHEMA)
-        spark.sql(tables.CREATE_USAGE)
+    tables.create(spark, tables.USAGE, tables.CREATE_USAGE)
     ((begins_s, offset_to),) = spark.sql(_NEW).collect()
     if begins_s is None:
         return None
@@ -103,11 +101,8 @@ def main() -> int:
     """Sum up once; return the exit code."""
     options = ring.arguments("Sum up the archive by hour.").parse_args()
     try:
-        spark = ring.session(options)
-        try:
+        with ring.session(options) as spark:
             span = sum_up(spark)
-        finally:
-            spark.stop()
     except RingError as error:
         print(error, file=sys.stderr)
         return 1

@@ -103,13 +103,6 @@ def equal(found: Mapping[str, Any]) -> bool:
     return all(each["finding"] == EQUAL for each in found["clusters"].values())
 
 
-def create(spark: Any) -> None:
-    """Make the table if it is missing: before a verification, which delays DDL."""
-    if not spark.catalog.tableExists(tables.VERIFICATIONS):
-        spark.sql(tables.CREATE_SCHEMA)
-        spark.sql(tables.CREATE_VERIFICATIONS)
-
-
 def keep(spark: Any, found: Mapping[str, Any], now: datetime) -> None:
     """Add the findings that are not in the table yet."""
     from pyspark.sql import functions
@@ -131,14 +124,12 @@ def main() -> int:
     options = parser.parse_args()
     try:
         doors = ring.doors(options, answer_s=ANSWER_S)
-        spark = ring.session(options)
-        try:
-            create(spark)
+        with ring.session(options) as spark:
+            # Before the verification, which delays DDL.
+            tables.create(spark, tables.VERIFICATIONS, tables.CREATE_VERIFICATIONS)
             found = verified(doors, options.wait_s)
             print(findings_text(found), flush=True)
             keep(spark, found, datetime.now(UTC))
-        finally:
-            spark.stop()
     except RingError as error:
         print(error, file=sys.stderr)
         return 1

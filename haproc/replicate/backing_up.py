@@ -23,6 +23,8 @@ from enum import StrEnum
 from functools import partial
 from typing import IO, Any, Final, TypeVar
 
+import msgspec
+
 from dmq import Json, LogError
 from haproc.engine.backups import (
     Manifest,
@@ -100,18 +102,7 @@ class Backups:
 
     def status(self) -> Mapping[str, Json]:
         """Return the progress of the newest backup as JSON."""
-        found = self._newest
-        return {
-            "cluster": self._core.me,
-            "state": found.state.value,
-            "destination": found.destination,
-            "offset": found.offset,
-            "tables": found.tables,
-            "tables_done": found.tables_done,
-            "files": found.files,
-            "bytes": found.bytes,
-            "message": found.message,
-        }
+        return {"cluster": self._core.me, **msgspec.to_builtins(self._newest)}
 
     def begin(self, place: str) -> Mapping[str, Json]:
         """Begin a backup in the background; raises RequestError if none can begin now."""

@@ -23,7 +23,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from dmq import TrimmedError
@@ -42,7 +41,7 @@ from haproc.replicate.queue.backlog import (
     table_of,
 )
 from haproc.replicate.records.control import Copy
-from haproc.replicate.records.operation import FailureReport, Operation, from_record
+from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.records.progress import CopyRequest, Progress
 from haproc.replicate.taking import HopelessError, Taking
 from haproc.replicate.transfer import ANEW_MAX, AnewError, Noted, Transfer
@@ -249,9 +248,7 @@ class AheadCopy:
             entries = await core.own_log.read_log(offset, records_max=1)
             op = from_record(entries[0].record)
             if isinstance(op, Operation) and ahead.stands_for(offset, op):
-                await core.own_log.append(
-                    FailureReport(offset, core.me, core.own_log.epoch, failure)
-                )
+                await core.own_log.report(offset, failure)
 
     async def _over(self, progress: Progress) -> Progress:
         await self._store(progress)
@@ -262,8 +259,4 @@ class AheadCopy:
         while self._core.notes.copying is not None:  # noqa: ASYNC110
             # An operator's request is being stored: this process ends then, or the storing fails.
             await asyncio.sleep(WAIT_S)
-        await self._core.own_log.commit(partial(_same, progress))
-
-
-def _same(progress: Progress) -> Progress:
-    return progress
+        await self._core.own_log.commit(lambda: progress)

@@ -11,6 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 import pyarrow as pa
@@ -137,17 +138,15 @@ class Operators:
         core, op = self._core, await self._operation(offset)
         status, known = self._status_at(offset), core.outcomes.at(offset)
         outcome = known.outcome if known is not None else None
-        retry, skip = retry_advice(status), skip_advice(status)
-        revoke = revoke_advice(status)
         return {
             "cluster": core.me,
             "offset": offset,
             "operation": _operation_json(op),
             **_status_json(status),
             "outcome": _outcome_json(outcome) if outcome is not None else None,
-            "retry": {"allowed": retry.allowed, "text": retry.text},
-            "skip": {"allowed": skip.allowed, "text": skip.text},
-            "revoke": {"allowed": revoke.allowed, "text": revoke.text},
+            "retry": asdict(retry_advice(status)),
+            "skip": asdict(skip_advice(status)),
+            "revoke": asdict(revoke_advice(status)),
             "unable": [*sorted(core.log_state.failure_votes.valid_votes(offset))],
         }
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -32,17 +31,7 @@ from haproc.engine.backups import (
     manifest_offsets,
     state_of,
 )
-from haproc.engine.copies import (
-    CHUNK_BYTES,
-    COMMIT,
-    LINES_BYTES_MAX,
-    Copies,
-    CopyTable,
-    Place,
-    commit,
-    line_of,
-    put_all,
-)
+from haproc.engine.copies import CHUNK_BYTES, Copies, CopyTable, Place
 from haproc.engine.errors import EngineError
 from haproc.failure import ErrorClass, log_unavailable, refused
 from haproc.replicate.agree.rebuilding import ask_for, check_running
@@ -232,31 +221,19 @@ class Restorer:
 
     async def _table(self, table: CopyTable) -> None:
         """Copy a table's files, then commit its state."""
-        core, own = self._core, self._taking.own
-        state = await own(lambda copies: copies.state(table))
-        place = await own(lambda copies: copies.begin(table))
-        with tempfile.SpooledTemporaryFile(max_size=LINES_BYTES_MAX) as lines:
-            for line in commit(
-                table, place.id, state, core.own_log.application, core.own_log.epoch, core.unix_ms()
-            ):
-                lines.write(line)
-            after = ""
-            while True:
-                adds = await own(partial(_files, table=table, after=after))
-                if not adds:
-                    break
-                for paths in batches(adds):
-                    await own(partial(_transfer, table=table, place=place, paths=paths))
-                for add in adds:
-                    lines.write(line_of({"add": add}))
-                    self._taking.got(int(add["size"]))
-                after = str(adds[-1]["path"])
-            await put_all(
-                lambda offset, data, last: own(
-                    lambda copies: copies.put(place.location, COMMIT, offset, data, last=last)
-                ),
-                lines,
-            )
+        taking = self._taking
+        state = await taking.own(lambda copies: copies.state(table))
+        place = await taking.own(lambda copies: copies.begin(table))
+
+        async def files(after: str) -> Sequence[Any]:
+            return await taking.own(lambda copies: copies.files(table, after))
+
+        async def copy(adds: Sequence[Any]) -> None:
+            for paths in batches(adds):
+                await taking.own(partial(_transfer, table=table, place=place, paths=paths))
+            taking.got(sum(int(add["size"]) for add in adds))
+
+        await taking.fill(table, place, state, self._core.own_log.epoch, files, copy)
 
     async def _verify(self, manifest: Manifest) -> None:
         """Raise HopelessError if the cluster's content differs from the manifest."""
@@ -283,10 +260,6 @@ class Restorer:
 
 async def _once(call: Callable[[], Awaitable[T]]) -> T:
     return await call()
-
-
-async def _files(copies: Copies, table: CopyTable, after: str) -> Sequence[Any]:
-    return await copies.files(table, after)
 
 
 async def _transfer(copies: Copies, table: CopyTable, place: Place, paths: Sequence[str]) -> None:

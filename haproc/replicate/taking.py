@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from dmq import Json
-from haproc.engine.copies import Copies, CopyTable, Inventory
+from haproc.engine.copies import (
+    COMMIT,
+    LINES_BYTES_MAX,
+    Copies,
+    CopyTable,
+    Inventory,
+    Place,
+    commit,
+    line_of,
+    put_all,
+)
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Lane
 from haproc.membership.peers import CopyFailure, CopyStatus
@@ -244,6 +255,41 @@ class Taking:
             await self._define("function", function)
         for view in inventory.views:
             await self._define("view", view)
+
+    async def fill(
+        self,
+        table: CopyTable,
+        place: Place,
+        state: Sequence[Any],
+        marker: int,
+        files: Callable[[str], Awaitable[Sequence[Any]]],
+        copy: Callable[[Sequence[Any]], Awaitable[None]],
+    ) -> None:
+        """Copy a table's files to its new place, then commit the table's state there.
+
+        ``files`` returns the next files after a path, as ``add`` actions; none: that was all.
+        ``copy`` copies such files. ``marker``: the offset in the commit's transaction marker.
+        """
+        core, after = self._core, ""
+        with tempfile.SpooledTemporaryFile(max_size=LINES_BYTES_MAX) as lines:
+            for line in commit(
+                table, place.id, state, core.own_log.application, marker, core.unix_ms()
+            ):
+                lines.write(line)
+            while adds := await files(after):
+                await copy(adds)
+                for add in adds:
+                    lines.write(line_of({"add": add}))
+                after = str(adds[-1]["path"])
+            await put_all(
+                lambda offset, data, last: self.put(place, COMMIT, offset, data, last=last), lines
+            )
+
+    async def put(self, place: Place, path: str, offset: int, data: bytes, *, last: bool) -> int:
+        """Write a part of a file at a table's new place; return the offset after it."""
+        return await self.own(
+            lambda copies: copies.put(place.location, path, offset, data, last=last)
+        )
 
     async def _define(self, what: str, definition: Mapping[str, Json]) -> None:
         await self.own(lambda copies: copies.define(what, definition))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -27,18 +26,13 @@ from urllib.parse import unquote
 from haproc.engine.backups import batches
 from haproc.engine.copies import (
     CHUNK_BYTES,
-    COMMIT,
-    LINES_BYTES_MAX,
     Copies,
     CopyFile,
     CopyTable,
     Inventory,
     Place,
-    commit,
     files_of,
-    line_of,
     located,
-    put_all,
 )
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.membership.peers import CopyAnswer, CopyQuestion, PeerUnavailableError
@@ -250,38 +244,22 @@ class Transfer:
 
     async def _table(self, number: int, table: CopyTable) -> None:
         """Copy a table's files, then commit its state."""
-        core = self._core
-        answer, _ = await self._ask("state", table=number)
+        state, _ = await self._ask("state", table=number)
         place = await self._taking.own(lambda copies: copies.begin(table))
-        with tempfile.SpooledTemporaryFile(max_size=LINES_BYTES_MAX) as lines:
-            for line in commit(
-                table,
-                place.id,
-                answer.actions,
-                core.own_log.application,
-                self._request.marker,
-                core.unix_ms(),
-            ):
-                lines.write(line)
-            after = ""
-            while True:
-                answer, _ = await self._ask("files", table=number, after=after)
-                adds = answer.files
-                if not adds:
-                    break
-                if self._way is CopyWay.STORAGE:
-                    await self._transferred(table, place, adds)
-                else:
-                    files = self._named(table, adds)
-                    await self._side_by_side(
-                        [partial(self._file, number, place, each) for each in files]
-                    )
-                for add in adds:
-                    lines.write(line_of({"add": add}))
-                after = str(adds[-1]["path"])
-            await put_all(
-                lambda offset, data, last: self._put(place, COMMIT, offset, data, last=last), lines
-            )
+
+        async def files(after: str) -> Sequence[Any]:
+            answer, _ = await self._ask("files", table=number, after=after)
+            return answer.files
+
+        async def copy(adds: Sequence[Any]) -> None:
+            if self._way is CopyWay.STORAGE:
+                await self._transferred(table, place, adds)
+                return
+            named = self._named(table, adds)
+            await self._side_by_side([partial(self._file, number, place, each) for each in named])
+
+        marker = self._request.marker
+        await self._taking.fill(table, place, state.actions, marker, files, copy)
 
     def _named(self, table: CopyTable, adds: Sequence[Any]) -> list[CopyFile]:
         try:
@@ -318,17 +296,12 @@ class Transfer:
             if file.size not in (None, size):
                 raise AnewError(f"{file.path} has {size} bytes, not {file.size}")
             is_last = offset + len(data) >= size
-            written = await self._put(place, file.path, offset, data, last=is_last)
+            written = await self._taking.put(place, file.path, offset, data, last=is_last)
             if written == offset + len(data):
                 self._taking.got(len(data))
             else:
                 is_last = False  # the server was restarted, and has lost the end
             offset = written
-
-    async def _put(self, place: Place, path: str, offset: int, data: bytes, *, last: bool) -> int:
-        return await self._taking.own(
-            lambda copies: copies.put(place.location, path, offset, data, last=last)
-        )
 
 
 async def _state(table: CopyTable, copies: Copies) -> Sequence[Any]:

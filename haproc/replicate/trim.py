@@ -35,7 +35,8 @@ from haproc.replicate.records.rows import Part
 
 
 ARCHIVE: Final = "(archive)"
-"""The name of the archive in a `Need`; no cluster may have such a name."""
+"""The name of the archive in a `Need`: it reads the log as a cluster does, from its position on.
+No cluster may have such a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +68,6 @@ def needs(
     """Return each cluster's need, the lowest offset first."""
     found = (Need(name, max(0, cursors.get(name, 0) - records_needed)) for name in names)
     return tuple(sorted(found, key=lambda need: (need.offset, need.name)))
-
-
-def with_archive(needed: tuple[Need, ...], position: int, records_needed: int) -> tuple[Need, ...]:
-    """Return these needs and the archive's, which reads the log as a cluster does.
-
-    ``position``: the offset below which all is archived.
-    """
-    archive = Need(ARCHIVE, max(0, position - records_needed))
-    return tuple(sorted((*needed, archive), key=lambda need: (need.offset, need.name)))
 
 
 def plan(
@@ -164,9 +156,10 @@ class Trimmer:
             enrolled.names, configured, cursors.keys(), core.log_state.claims.clusters
         )
         below = records_needed(core.limits.window_records)
-        needed = needs(named, cursors, below)
         if self._archived is not None:
-            needed = with_archive(needed, await self._archived(), below)
+            named |= {ARCHIVE}
+            cursors[ARCHIVE] = await self._archived()
+        needed = needs(named, cursors, below)
         keep_from = await self._keep_from(start, end)
         self.plan = plan(start, end, needed, below, keep_from)
         self._warn_if_held(self.plan)

@@ -177,7 +177,7 @@ def same_type(actual: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def parameters(chosen: list[Sample]) -> Parameters:
-    return Parameters(tuple(Parameter(None, sample.text, sample.kind) for sample in chosen))
+    return tuple(Parameter(None, sample.text, sample.kind) for sample in chosen)
 
 
 async def check(server: LocalSpark, chosen: list[Sample], *, ansi: bool) -> None:
@@ -242,7 +242,7 @@ async def test_bind_types_without_arrow_form_come_back_as_their_text(
         ("5 hours", "INTERVAL"),
     ]
     values = tuple(Parameter(None, text, kind) for text, kind in kinds)
-    assert await rows(engine.session("text"), bind(sql, Parameters(values * 2))) == [
+    assert await rows(engine.session("text"), bind(sql, values * 2)) == [
         (
             "INTERVAL '-178956970-8' YEAR TO MONTH",
             "INTERVAL '3' MONTH",
@@ -257,9 +257,9 @@ async def test_bind_types_without_arrow_form_come_back_as_their_text(
 async def test_bind_struct_and_void_come_back_equal(engine: SparkConnectEngine) -> None:
     value = {"a": 1, "b c": ["x", None]}
     bound = bind(
-        "SELECT :s, :v", Parameters((Parameter("s", value, "STRUCT<a: INT, `b c`: ARRAY<STRING>>"),
-                                     Parameter("v", None)))
-    )  # fmt: skip
+        "SELECT :s, :v",
+        (Parameter("s", value, "STRUCT<a: INT, `b c`: ARRAY<STRING>>"), Parameter("v", None)),
+    )
     assert await rows(engine.session("struct"), bound) == [(value, None)]
 
 
@@ -270,23 +270,20 @@ async def test_bind_works_in_every_clause_of_a_statement(
     name = f"{schema}.t"
     await apply(engine, f"CREATE TABLE {name} (a INT, b STRING) USING delta")
     row = [
-        Parameters((Parameter(None, str(i), "INT"), Parameter(None, f"it's {i}\n${{x}}")))
-        for i in range(100)
+        (Parameter(None, str(i), "INT"), Parameter(None, f"it's {i}\n${{x}}")) for i in range(100)
     ]
     await apply(engine, expand_rows(f"INSERT INTO {name} (a, b) VALUES (?, ?)", row))
     sql = "SELECT a, b FROM IDENTIFIER(:t) WHERE a BETWEEN :low AND :high - 1 LIMIT :n"
     bound = bind(
         sql,
-        Parameters(
-            (
-                Parameter("t", name),
-                Parameter("low", "-5", "INT"),
-                Parameter("high", "2", "INT"),
-                Parameter("n", "10", "INT"),
-            )
+        (
+            Parameter("t", name),
+            Parameter("low", "-5", "INT"),
+            Parameter("high", "2", "INT"),
+            Parameter("n", "10", "INT"),
         ),
     )
     assert sorted(await rows(session, bound)) == [(0, "it's 0\n${x}"), (1, "it's 1\n${x}")]
-    gone = Parameters((Parameter(None, "' OR '1'='1"),))
+    gone = (Parameter(None, "' OR '1'='1"),)
     await apply(engine, bind(f"DELETE FROM {name} WHERE b = ?", gone))
     assert await rows(session, f"SELECT count(*) FROM {name}") == [(100,)]

@@ -15,7 +15,7 @@ import pytest
 from haproc.config.model import Redis, StateWay
 from haproc.membership.peers import founders
 from haproc.membership.redis_lines import channel_of, key_of
-from haproc.membership.view import PeerStatus
+from haproc.membership.view import Reachability
 from tests.presence_process import wait_until
 from tests.presences import NOTICED_S, RULES, WITHIN_S, Here, Watch, presences, ring_config, until
 from tests.redis_servers import RedisServer, running
@@ -161,7 +161,7 @@ async def test_peer_that_dies_is_noticed_through_redis_and_its_last_report_is_ke
         await ring["c"].aclose()
         peers = {name: ring[name].presence.members.peers for name in "ab"}
         took_s = await until(
-            lambda: all(peers[name]()["c"].status is PeerStatus.DOWN for name in "ab")
+            lambda: all(peers[name]()["c"].status is Reachability.DOWN for name in "ab")
         )
         assert took_s < NOTICED_S
         assert ring["a"].ways == {"redis", "mesh"}  # it may come back without Redis
@@ -249,7 +249,7 @@ async def test_forged_and_repeated_messages_do_not_keep_a_dead_peer_alive(
             redis.cli("SET", key, forged)
 
         async with asyncio.timeout(WITHIN_S):
-            while members.peers()["c"].status is not PeerStatus.DOWN:
+            while members.peers()["c"].status is not Reachability.DOWN:
                 await asyncio.to_thread(forge)
         report = members.peers()["c"].report
         assert report is not None and report.cursor == 40

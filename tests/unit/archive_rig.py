@@ -29,11 +29,9 @@ class Peer:
         return False
 
 
-class Heard:
+async def has_read(offset: int, timeout_s: float) -> bool:
     """The log has been read by the member."""
-
-    async def wait_read_to(self, offset: int, timeout_s: float) -> bool:
-        return True
+    return True
 
 
 def pages_of(
@@ -45,4 +43,4 @@ def pages_of(
     nobody: Any = None
     core = Core.of(identity, Reached(log, nobody, nobody), limits, Timeouts())
     rules = rules or Archive(user="archive")
-    return Pages(core, Heard(), Peer(), ArchivePosition(store), rules, "ring-secret")
+    return Pages(core, has_read, Peer(), ArchivePosition(store), rules, "ring-secret")

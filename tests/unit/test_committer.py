@@ -30,7 +30,7 @@ class Disk:
         self._busy = False
 
 
-def committing(test: Callable[[Disk, Committer], Awaitable[None]]) -> None:
+def committing(test: Callable[[Disk, Committer], Awaitable[None]]) -> Callable[[], None]:
     """Run a test beside a committer's task, on a virtual clock."""
 
     async def main() -> None:
@@ -41,61 +41,53 @@ def committing(test: Callable[[Disk, Committer], Awaitable[None]]) -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    run(main())
+    return lambda: run(main())
 
 
-def test_call_returns_when_what_was_known_then_is_stored() -> None:
-    async def test(disk: Disk, store: Committer) -> None:
-        disk.newest = 1
-        await store()
-        assert disk.stored == [1]
-
-    committing(test)
-
-
-def test_call_many_at_once_share_one_commit() -> None:
-    async def test(disk: Disk, store: Committer) -> None:
-        disk.newest = 7
-        await asyncio.gather(*(store() for _ in range(50)))
-        assert disk.stored == [7]
-
-    committing(test)
+@committing
+async def test_call_returns_when_what_was_known_then_is_stored(
+    disk: Disk, store: Committer
+) -> None:
+    disk.newest = 1
+    await store()
+    assert disk.stored == [1]
 
 
-def test_call_during_a_commit_waits_for_the_next_one() -> None:
-    async def test(disk: Disk, store: Committer) -> None:
-        disk.newest = 1
-        first = asyncio.create_task(store())
-        await asyncio.sleep(COMMIT_S / 2)
-        disk.newest = 2
-        await store()
-        assert first.done()
-        assert disk.stored == [1, 2]
-
-    committing(test)
+@committing
+async def test_call_many_at_once_share_one_commit(disk: Disk, store: Committer) -> None:
+    disk.newest = 7
+    await asyncio.gather(*(store() for _ in range(50)))
+    assert disk.stored == [7]
 
 
-def test_call_one_who_left_does_not_disturb_the_others() -> None:
-    async def test(disk: Disk, store: Committer) -> None:
-        gone = asyncio.create_task(store())
-        stays = asyncio.create_task(store())
-        await asyncio.sleep(COMMIT_S / 2)
-        gone.cancel()
-        await stays
-        assert disk.stored == [0]
+@committing
+async def test_call_during_a_commit_waits_for_the_next_one(disk: Disk, store: Committer) -> None:
+    disk.newest = 1
+    first = asyncio.create_task(store())
+    await asyncio.sleep(COMMIT_S / 2)
+    disk.newest = 2
+    await store()
+    assert first.done()
+    assert disk.stored == [1, 2]
 
-    committing(test)
+
+@committing
+async def test_call_one_who_left_does_not_disturb_the_others(disk: Disk, store: Committer) -> None:
+    gone = asyncio.create_task(store())
+    stays = asyncio.create_task(store())
+    await asyncio.sleep(COMMIT_S / 2)
+    gone.cancel()
+    await stays
+    assert disk.stored == [0]
 
 
-def test_soon_commits_without_anybody_waiting() -> None:
-    async def test(disk: Disk, store: Committer) -> None:
-        disk.newest = 3
-        store.soon()
-        store.soon()
-        await asyncio.sleep(10 * COMMIT_S)
-        assert disk.stored == [3]
-
-    committing(test)
+@committing
+async def test_soon_commits_without_anybody_waiting(disk: Disk, store: Committer) -> None:
+    disk.newest = 3
+    store.soon()
+    store.soon()
+    await asyncio.sleep(10 * COMMIT_S)
+    assert disk.stored == [3]
 
 
 def test_run_commit_that_fails_ends_the_task() -> None:

@@ -17,7 +17,7 @@ from haproc.replicate.log_state.definitions import (
     records_needed,
     redefined_by,
 )
-from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Sighting
+from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, RecordJudgement
 from haproc.replicate.records.control import Fence
 from haproc.replicate.records.operation import Operation
 from tests.readings.classified import classified
@@ -256,4 +256,4 @@ def test_stale_never_rests_on_what_was_defined_meanwhile_and_ids_count_once(
             continue
         begin = max(0, offset - WINDOW)
         copies = [o for o in range(begin, offset) if whole[o].id == op.id and told[o] != "stale"]
-        assert (is_ == Sighting.REPEATED.name) is bool(copies)
+        assert (is_ == RecordJudgement.REPEATED.name) is bool(copies)

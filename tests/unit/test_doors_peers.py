@@ -36,11 +36,8 @@ def config_with(tmp_path: Path, port: int, secret: str = "ring-secret") -> Confi
 
 @contextlib.asynccontextmanager
 async def asking(config: Config) -> AsyncIterator[HttpPeers]:
-    doors = PeerDoors(config, "a")
-    try:
+    async with contextlib.aclosing(PeerDoors(config, "a")) as doors:
         yield HttpPeers(doors)
-    finally:
-        await doors.aclose()
 
 
 async def test_peers_every_question_is_answered(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class Cluster:
         self._answers = list(answers)
         self.probed_at: list[float] = []
 
-    async def probe(self, *, timeout_s: float) -> None:
+    async def probe(self) -> None:
         self.probed_at.append(asyncio.get_running_loop().time())
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if answer is not None:
@@ -45,9 +45,8 @@ class Watched:
         self.cluster = Cluster(answers)
         self.changes: list[bool] = []
         self.health = Health(
-            self.cluster,
+            self.cluster.probe,
             interval_s=INTERVAL_S,
-            timeout_s=5.0,
             missed_max=3,
             on_change=self._changed,
         )

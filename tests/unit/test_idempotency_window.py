@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from haproc.replicate.log_state.idempotency_window import (
     IdempotencyWindow,
-    Sighting,
+    RecordJudgement,
     WindowTooSmallError,
 )
 
 RECORDS = 4
-NEW, REPEATED, EXPIRED = Sighting.NEW, Sighting.REPEATED, Sighting.EXPIRED
+NEW, REPEATED, EXPIRED = RecordJudgement.NEW, RecordJudgement.REPEATED, RecordJudgement.EXPIRED
 
 
 def see(
@@ -23,7 +23,7 @@ def see(
     since: int | None = None,
     reach: int = RECORDS,
     user: str = "ada",
-) -> Sighting:
+) -> RecordJudgement:
     """Show the window a record; without ``since`` it was sent as long ago as it may be."""
     return window.see(
         offset, (user, op_id), max(0, offset - reach) if since is None else since, reach
@@ -134,7 +134,7 @@ def test_see_two_copies_of_a_request_are_never_both_new_on_any_reader_at_any_tim
         # All that a HAProc promises: no copy stands below.
         since = max(0, first.setdefault(op_id, offset) - margin)
         log.append((offset, op_id, since, reach))
-    told: list[list[Sighting]] = []
+    told: list[list[RecordJudgement]] = []
     for memory in memories:
         window = IdempotencyWindow(memory)
         told.append([see(window, *record) for record in log])
@@ -155,7 +155,7 @@ def test_see_record_that_asks_for_more_than_the_log_still_had_is_not_judged() ->
     window = IdempotencyWindow(RECORDS)
     window.knows_from(5)
     assert see(window, 6, "x", 5, RECORDS) is NEW
-    assert see(window, 7, "x", 1, RECORDS) is Sighting.REPEATED  # known for sure
+    assert see(window, 7, "x", 1, RECORDS) is RecordJudgement.REPEATED  # known for sure
     with pytest.raises(WindowTooSmallError, match="from offset 4 on are needed"):
         see(window, 8, "y", 4, RECORDS)
 
@@ -189,7 +189,7 @@ users = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xy")), max_si
 def test_see_any_users_are_judged_the_same_after_a_restart(
     log: list[tuple[str, str]], low: int
 ) -> None:
-    def judged(begin: int) -> list[Sighting]:
+    def judged(begin: int) -> list[RecordJudgement]:
         window = IdempotencyWindow(RECORDS)
         found = [
             see(window, offset, op_id, user=user)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from haproc.config.model import Membership
 from haproc.membership.clusters import IN_SYNC_STATES, ClusterProgress, all_progress, high_watermark
 from haproc.membership.state import HOPELESS, SERVING, Beat, ClusterReport, Own, State
-from haproc.membership.view import Detector, Peer, PeerStatus
+from haproc.membership.view import Detector, Peer, Reachability
 
 LAG_MAX = 10
 
@@ -20,7 +20,7 @@ def peer(
     state: State = State.READY,
     cursor: int | None = 100,
     log_end: int = 100,
-    status: PeerStatus = PeerStatus.REACHABLE,
+    status: Reachability = Reachability.REACHABLE,
 ) -> Peer:
     beat = Beat("b", "1", 1, (), True, state)
     report = None
@@ -82,8 +82,8 @@ def test_cluster_that_recovers_comes_in_once_it_is_near_the_end() -> None:
 
 
 def test_cluster_that_is_down_is_out_and_what_it_told_is_kept() -> None:
-    assert place(peer(status=PeerStatus.DOWN)) == ClusterProgress(False, 100)
-    assert place(peer(status=PeerStatus.UNREACHABLE)).in_sync
+    assert place(peer(status=Reachability.DOWN)) == ClusterProgress(False, 100)
+    assert place(peer(status=Reachability.UNREACHABLE)).in_sync
 
 
 def test_cluster_that_is_alive_and_told_nothing_yet_is_waited_for() -> None:
@@ -95,7 +95,7 @@ def test_cluster_never_heard_of_is_waited_for_until_it_can_be_judged() -> None:
     for unheard, expected in ((("b",), True), ((), False)):
         found = all_progress("a", says(State.READY, 100, 100), {"b": silent}, unheard, LAG_MAX)
         assert found["b"] == ClusterProgress(expected)
-    once = peer(status=PeerStatus.DOWN)  # it told, and was not heard a second time yet
+    once = peer(status=Reachability.DOWN)  # it told, and was not heard a second time yet
     for unheard, expected in ((("b",), True), ((), False)):
         found = all_progress("a", says(State.READY, 100, 100), {"b": once}, unheard, LAG_MAX)
         assert found["b"].in_sync is expected
@@ -118,7 +118,7 @@ def test_high_watermark_is_the_lowest_cursor_of_those_in_sync() -> None:
             st.sampled_from(State),
             st.integers(0, 120),
             st.integers(80, 120),
-            st.sampled_from(PeerStatus),
+            st.sampled_from(Reachability),
         ),
         max_size=4,
     ),

@@ -12,7 +12,7 @@ from haproc.jobs.model import FileRole
 from haproc.jobs.records import FILES
 from haproc.jobs.request import Upload
 from haproc.membership.members import Members
-from haproc.membership.peers import Neighbour
+from haproc.membership.peers import Member
 from haproc.membership.state import Beat, PeerMessage, State
 from tests.unit.job_rig import Haproc, Ring
 
@@ -29,7 +29,7 @@ class NoLines:
     def silent(self) -> frozenset[str]:
         return frozenset()
 
-    def follow(self, members: Sequence[Neighbour]) -> None:
+    def follow(self, members: Sequence[Member]) -> None:
         return
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haproc.membership.view import Evidence, PeerStatus, isolated, status_of
+from haproc.membership.view import Evidence, Reachability, isolated, status_of
 
-REACHABLE, UNREACHABLE, DOWN = PeerStatus.REACHABLE, PeerStatus.UNREACHABLE, PeerStatus.DOWN
+REACHABLE, UNREACHABLE, DOWN = Reachability.REACHABLE, Reachability.UNREACHABLE, Reachability.DOWN
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ REACHABLE, UNREACHABLE, DOWN = PeerStatus.REACHABLE, PeerStatus.UNREACHABLE, Pee
     ],
 )
 def test_status_of_peer_down_only_if_nobody_receives_it(
-    up: set[str], reported_up: dict[str, tuple[str, ...]], status: PeerStatus
+    up: set[str], reported_up: dict[str, tuple[str, ...]], status: Reachability
 ) -> None:
     assert status_of("c", up, reported_up) is status
 

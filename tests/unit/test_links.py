@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from haproc.membership.connections import Links
 from haproc.membership.members import Members, until_tick
 from haproc.membership.peers import Member
 from haproc.membership.state import Beat, ClusterReport, Own, State
-from haproc.membership.view import PeerStatus
+from haproc.membership.view import Reachability
 from tests.alone import NoLines
 from tests.unit.door_rig import door, make_config
 
@@ -48,13 +48,8 @@ def config_with(tmp_path: Path, port: int, secret: str = "ring-secret") -> Confi
     return dataclasses.replace(config, clusters=clusters, secret=secret, membership=RULES)
 
 
-@contextlib.asynccontextmanager
-async def sending(config: Config) -> AsyncIterator[Links]:
-    links = Links(config, "b")
-    try:
-        yield links
-    finally:
-        await links.aclose()
+def sending(config: Config) -> contextlib.aclosing[Links]:
+    return contextlib.aclosing(Links(config, "b"))
 
 
 async def until(condition: Callable[[], bool], links: Links | None = None) -> None:
@@ -151,11 +146,11 @@ async def test_members_hear_each_other_over_real_sockets(tmp_path: Path) -> None
 
             def is_heard() -> bool:
                 members.heartbeat(heard)
-                return members.peers()["a"].status is PeerStatus.REACHABLE
+                return members.peers()["a"].status is Reachability.REACHABLE
 
             await until(is_heard)
             await until(lambda: rig.members.beats[-1].hears == ("a",))
-            await until(lambda: members.peers()["a"].status is PeerStatus.DOWN)
+            await until(lambda: members.peers()["a"].status is Reachability.DOWN)
             await until(lambda: members.is_gone("a"))
             assert b.why == []
             task.cancel()

@@ -16,11 +16,11 @@ from haproc.pin.parameters import Parameter, Parameters, bind, expand_rows, pars
 
 
 def positional(*values: tuple[Any, str | None]) -> Parameters:
-    return Parameters(tuple(Parameter(None, value, kind) for value, kind in values))
+    return tuple(Parameter(None, value, kind) for value, kind in values)
 
 
 def named(**values: tuple[Any, str | None]) -> Parameters:
-    return Parameters(tuple(Parameter(name, value, kind) for name, (value, kind) in values.items()))
+    return tuple(Parameter(name, value, kind) for name, (value, kind) in values.items())
 
 
 def literal_of(value: Any, kind: str | None) -> str:
@@ -179,8 +179,8 @@ def test_bind_named_replaces_only_markers(sql: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "parameters", "message"),
     [
-        ("SELECT ?", Parameters(), "1 markers"),
-        ("SELECT :x", Parameters(), ":x was not given"),
+        ("SELECT ?", (), "1 markers"),
+        ("SELECT :x", (), ":x was not given"),
         ("SELECT ?, ?", positional(("1", "INT")), "2 markers"),
         ("SELECT ?", positional(("1", "INT"), ("2", "INT")), "1 markers"),
         ("SELECT 1", positional(("1", "INT")), "0 markers"),
@@ -192,10 +192,10 @@ def test_bind_named_replaces_only_markers(sql: str, expected: str) -> None:
         ("SELECT :a", positional(("1", "INT")), "no names"),
         (
             "SELECT :a",
-            Parameters((Parameter("a", "1"), Parameter(None, "2"))),
+            (Parameter("a", "1"), Parameter(None, "2")),
             "some have none",
         ),
-        ("SELECT :a", Parameters((Parameter("a", "1"), Parameter("a", "2"))), "same name"),
+        ("SELECT :a", (Parameter("a", "1"), Parameter("a", "2")), "same name"),
         ("SELECT 'open, ?", positional(("1", "INT")), "not closed"),
     ],
 )
@@ -208,7 +208,7 @@ def test_bind_parameters_that_do_not_fit_are_refused(
 
 
 def test_bind_without_markers_returns_the_statement() -> None:
-    assert bind("SELECT a:b, x::int FROM t", Parameters()) == "SELECT a:b, x::int FROM t"
+    assert bind("SELECT a:b, x::int FROM t", ()) == "SELECT a:b, x::int FROM t"
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
@@ -258,7 +258,7 @@ def test_parse_parameters_wrong_body_is_refused(body: Any) -> None:
 def test_parse_parameters_reads_the_documented_form() -> None:
     body = [{"name": "a", "value": "1", "type": "INT"}, {"name": "b", "value": None}, {"name": "c"}]
     assert bind("SELECT :a, :b, :c", parse_parameters(body)) == "SELECT 1, NULL, NULL"
-    assert parse_parameters(None) == Parameters()
+    assert parse_parameters(None) == ()
 
 
 def test_expand_rows_repeats_the_row_for_each_set() -> None:
@@ -346,5 +346,5 @@ def test_name_of_a_marker_may_be_quoted(sql: str, bound: str) -> None:
 
 
 def test_quoted_name_of_a_marker_may_be_any() -> None:
-    odd = Parameters((Parameter("a b`c", "1", "INT"),))
+    odd = (Parameter("a b`c", "1", "INT"),)
     assert bind("SELECT :`a b``c`", odd) == "SELECT 1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -36,11 +37,8 @@ def seen_by_b(folder: Path, rig: Rig, tls: Tls) -> Config:
 
 async def asked(config: Config, certificates: Certificates | None) -> None:
     """Ask the peer for its status; raises PeerUnavailableError."""
-    doors = PeerDoors(config, "b", certificates)
-    try:
+    async with contextlib.aclosing(PeerDoors(config, "b", certificates)) as doors:
         assert await HttpPeers(doors).status("a", 5.0)
-    finally:
-        await doors.aclose()
 
 
 @LOOPS
@@ -53,14 +51,11 @@ def test_heartbeats_and_requests_go_over_tls_with_certificates_of_both_sides(
         async with door(tmp_path, operator=True, tls=tls) as rig:
             config = seen_by_b(tmp_path, rig, authority.tls("b", client_certificates=REQUIRED))
             certificates = read_certificates(config.tls)
-            links = Links(config, "b", certificates)
-            try:
+            async with contextlib.aclosing(Links(config, "b", certificates)) as links:
                 await until(lambda: len(rig.members.beats) >= 5, links)
                 assert set(rig.members.beats) == {BEAT}
                 assert len(rig.listener._permits) == 1 and links.silent() == frozenset()
                 await asked(config, certificates)
-            finally:
-                await links.aclose()
 
     run(both())
 
@@ -90,14 +85,11 @@ def test_peer_whose_certificate_is_wrong_gets_no_heartbeats_and_is_told_once(
         async with door(tmp_path, operator=True, tls=tls) as rig:
             config = seen_by_b(tmp_path, rig, authority.tls("b"))
             certificates = read_certificates(config.tls)
-            links = Links(config, "b", certificates)
-            try:
+            async with contextlib.aclosing(Links(config, "b", certificates)) as links:
                 await until(lambda: "no TLS with a at 127.0.0.1" in caplog.text, links)
                 await until(lambda: links.silent() == {"a"}, links)
                 with pytest.raises(PeerUnavailableError, match=r"peer a at https://127\.0\.0\.1"):
                     await asked(config, certificates)
-            finally:
-                await links.aclose()
             assert not rig.members.beats
 
     run(refused())
@@ -117,15 +109,14 @@ def test_haproc_without_the_rings_certificate_is_refused_and_told(
         async with door(tmp_path, operator=True, tls=tls) as rig:
             own = stranger.tls("b", ca_file=authority.file)
             config = seen_by_b(tmp_path, rig, own if shown == "stranger" else Tls())
-            links = Links(config, "b", read_certificates(config.tls))
-            try:
+            async with contextlib.aclosing(
+                Links(config, "b", read_certificates(config.tls))
+            ) as links:
                 if shown == "stranger":
                     await until(lambda: "no TLS with a at" in caplog.text, links)
                 await until(lambda: "no TLS with 127.0.0.1" in caplog.text, links)
                 with pytest.raises(PeerUnavailableError):
                     await asked(config, read_certificates(config.tls))
-            finally:
-                await links.aclose()
             assert not rig.members.beats
 
     run(refused())
@@ -158,8 +149,7 @@ async def test_lines_to_peers_use_certificates_that_were_read_again(tmp_path: Pa
         config = seen_by_b(tmp_path, rig, authority.tls("b", ca_file=trusted))
         certificates = read_certificates(config.tls)
         assert certificates is not None
-        links = Links(config, "b", certificates)
-        try:
+        async with contextlib.aclosing(Links(config, "b", certificates)) as links:
             await until(lambda: links.silent() == {"a"}, links)
             with pytest.raises(PeerUnavailableError):
                 await asked(config, certificates)
@@ -167,5 +157,3 @@ async def test_lines_to_peers_use_certificates_that_were_read_again(tmp_path: Pa
             certificates.reload()
             await until(lambda: len(rig.members.beats) > 0, links)
             await asked(config, certificates)
-        finally:
-            await links.aclose()

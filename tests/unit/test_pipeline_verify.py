@@ -6,13 +6,14 @@ import asyncio
 import json
 import socket
 import sys
+from contextlib import nullcontext
 from email.message import Message
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from haproc.pipeline import ring, verify
+from haproc.pipeline import ring, tables, verify
 from haproc.pipeline.ring import ClientDoors, HttpAnswer, RingError
 from haproc.pipeline.verify import PATH, POLL_S, equal, findings_text, verified
 from tests.unit.door_rig import door
@@ -85,13 +86,6 @@ def test_refusal_ends_it(status: int | None) -> None:
     assert asked.now == 0
 
 
-class Session:
-    """A session on the ring that only ends."""
-
-    def stop(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize(
     ("came_to", "code"),
     [
@@ -107,8 +101,8 @@ def test_exit_code_tells_whether_all_are_equal(
     kept: list[Any] = []
     monkeypatch.setattr(sys, "argv", ["verify", "--wait-s", "0"])
     monkeypatch.setattr(ring, "doors", lambda options, answer_s: Ring(came_to))
-    monkeypatch.setattr(ring, "session", lambda options: Session())
-    monkeypatch.setattr(verify, "create", lambda spark: None)
+    monkeypatch.setattr(ring, "session", lambda options: nullcontext())
+    monkeypatch.setattr(tables, "create", lambda *named: None)
     monkeypatch.setattr(verify, "keep", lambda spark, found, now: kept.append(found))
     assert verify.main() == code
     assert kept == ([] if code == 1 else [came_to])

@@ -8,7 +8,7 @@ from pathlib import Path
 from haproc.config.model import Config, Membership
 from haproc.membership.clusters import ClusterView, cluster_views
 from haproc.membership.state import Beat, ClusterReport, Own, State
-from haproc.membership.view import PeerStatus, RingView
+from haproc.membership.view import Reachability, RingView
 from tests.unit.door_rig import make_config
 
 RULES = Membership()
@@ -52,7 +52,7 @@ class Listener:
                 changed += self.view.check(self.now)
         return changed
 
-    def status(self, name: str) -> PeerStatus:
+    def status(self, name: str) -> Reachability:
         return self.view.peers[name].status
 
 
@@ -61,18 +61,18 @@ def test_view_peers_heard_then_one_silent_is_down() -> None:
     assert sorted(listener.go_on(0.4, beat("b"), beat("c"))) == ["b", "c"]
     assert listener.view.peers_up(listener.now) == ("b", "c")
     assert listener.go_on(0.6, beat("b")) == ["c"]
-    assert listener.status("c") is PeerStatus.DOWN and not listener.view.peers["c"].alive
+    assert listener.status("c") is Reachability.DOWN and not listener.view.peers["c"].alive
 
 
 def test_view_peer_that_another_one_hears_is_unreachable_until_that_one_says_otherwise() -> None:
     listener = Listener()
     listener.go_on(0.4, beat("b", hears="c"), beat("c"))
     listener.go_on(3.0, beat("b", hears="c"))
-    assert listener.status("c") is PeerStatus.UNREACHABLE and listener.view.peers["c"].alive
+    assert listener.status("c") is Reachability.UNREACHABLE and listener.view.peers["c"].alive
     assert not listener.view.is_gone("c", listener.now)
     listener.view.heartbeat(beat("b"), listener.now)
     assert listener.view.confirm(listener.now) == ["c"]
-    assert listener.status("c") is PeerStatus.DOWN
+    assert listener.status("c") is Reachability.DOWN
 
 
 def test_view_peer_heard_once_is_not_called_gone_before_a_window_has_passed() -> None:
@@ -94,7 +94,7 @@ def test_view_peer_given_up_after_a_whole_window() -> None:
     assert not listener.view.is_gone("c", listener.now)
     listener.go_on(0.4, beat("b"), beat("c"))
     listener.go_on(1.0, beat("b"))
-    assert listener.status("c") is PeerStatus.DOWN
+    assert listener.status("c") is Reachability.DOWN
     assert not listener.view.is_gone("c", listener.now)
     listener.go_on(RULES.window_s, beat("b"))
     assert listener.view.is_gone("c", listener.now)
@@ -199,6 +199,8 @@ def test_view_follows_a_cluster_that_was_added_and_forgets_one_that_was_removed(
     listener.go_on(0.6, beat("b"), beat("c"))
     listener.view.follow("bd", listener.now)
     assert sorted(listener.view.peers) == ["b", "d"]
-    assert listener.status("b") is PeerStatus.REACHABLE and listener.status("d") is PeerStatus.DOWN
+    assert (
+        listener.status("b") is Reachability.REACHABLE and listener.status("d") is Reachability.DOWN
+    )
     assert listener.view.is_gone("c", listener.now)
     assert listener.go_on(0.6, beat("b"), beat("d")) == ["d"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Sighting
+from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, RecordJudgement
 from haproc.replicate.log_state.members import names_needed
-from haproc.replicate.trim import ARCHIVE, Plan, needs, plan, trims, with_archive
+from haproc.replicate.trim import ARCHIVE, Plan, needs, plan, trims
 
 WINDOW = 10
 
@@ -105,7 +105,7 @@ def test_window_rebuilt_from_a_trimmed_log_judges_as_the_whole_one(
     low = data.draw(st.integers(0, len(log)))
     start = plan(0, len(log), needs("a", {"a": low}, WINDOW), WINDOW, 10**6).point
     again = IdempotencyWindow(WINDOW)
-    found: list[Sighting] = []
+    found: list[RecordJudgement] = []
     for record in log[start:]:
         if record[0] == low:
             again.knows_from(start)
@@ -114,7 +114,8 @@ def test_window_rebuilt_from_a_trimmed_log_judges_as_the_whole_one(
 
 
 def test_plan_waits_for_the_archive_and_names_it() -> None:
-    needed = with_archive(needs("abc", {"a": 100, "b": 100, "c": 90}, WINDOW), 40, WINDOW)
+    names, cursors = ["a", "b", "c", ARCHIVE], {"a": 100, "b": 100, "c": 90}
+    needed = needs(names, {**cursors, ARCHIVE: 40}, WINDOW)
     assert plan(0, 100, needed, WINDOW, 10**6) == Plan(0, 100, 30, ARCHIVE, 50)
-    archived = with_archive(needs("abc", {"a": 100, "b": 100, "c": 90}, WINDOW), 100, WINDOW)
+    archived = needs(names, {**cursors, ARCHIVE: 100}, WINDOW)
     assert plan(0, 100, archived, WINDOW, 10**6) == Plan(0, 100, 80, "c", 10)

@@ -60,7 +60,7 @@ def watching(here: Here, peers: Peers, outcomes: Outcomes | None = None) -> Watc
         operators=SimpleNamespace(queue=lambda start, count: {"operations": [line]}),
     )
     given = None if outcomes is None else cast("Any", replica)
-    return Watching(here.config, here.presence, status, given, peers)
+    return Watching(here.config, here.presence, status, given, peers.status)
 
 
 async def test_change_of_a_peers_state_is_noted_and_told_at_once(pair: dict[str, Here]) -> None:

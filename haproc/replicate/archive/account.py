@@ -152,8 +152,6 @@ class Fates:
                 self._end(message.offset, message.cluster, ending)
             case Skip() if not self._void(at, message.cluster, message.epoch):
                 self._end(message.offset, message.cluster, Ending(ArchivedStatus.SKIPPED))
-            case Operation() | _:
-                pass
 
     def _void(self, at: int, cluster: str, epoch: int) -> bool:
         return self._claims.void(at, cluster, epoch)

@@ -9,7 +9,7 @@ quarter idempotency windows are read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -49,14 +49,6 @@ class Timekeepers(Protocol):
         ...
 
 
-class ReadsLog(Protocol):
-    """Waits until this HAProc has read the log far enough to know the members."""
-
-    async def wait_read_to(self, offset: int, timeout_s: float) -> bool:
-        """True if the log is read up to an offset within the time."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Page:
     """The operations from ``start`` to ``end``, as an Arrow IPC stream.
@@ -73,19 +65,23 @@ class Page:
 
 
 class Pages:
-    """Makes the pages, one at a time. ``secret``: the ring's secret."""
+    """Makes the pages, one at a time.
+
+    ``wait_read_to`` waits until the log is read up to an offset, so that the members are known; it
+    returns False if the given time is over. ``secret``: the ring's secret.
+    """
 
     def __init__(
         self,
         core: Core,
-        admission: ReadsLog,
+        wait_read_to: Callable[[int, float], Awaitable[bool]],
         peers: Timekeepers,
         position: ArchivePosition,
         rules: Archive,
         secret: str,
     ) -> None:
         self._core = core
-        self._admission = admission
+        self._wait_read_to = wait_read_to
         self._peers = peers
         self._position = position
         self._showing = Showing(rules, secret)
@@ -119,7 +115,7 @@ class Pages:
         core = self._core
         end = await core.log.end()
         cursors = {name: cursor.offset for name, cursor in (await core.log.cursors()).items()}
-        if not await self._admission.wait_read_to(end, _READ_S):
+        if not await self._wait_read_to(end, _READ_S):
             raise refused(
                 ErrorClass.NOT_NOW,
                 f"cluster {core.me} has not read the log to its end",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from haproc.replicate.records.control import Abandon, FailureVote, Skip, VoteWithdrawal
 from haproc.replicate.records.operation import FailureReport, Filler, Message
@@ -47,7 +48,7 @@ class PeerSuccess:
         return self._failed.get(offset, {}).get(cluster)
 
     def has_control_record(self, offset: int) -> bool:
-        """True if the operation is known not to have simply succeeded on some cluster."""
+        """True if a control record shows that some cluster did not simply apply the operation."""
         return offset in self._with_control_record
 
     def forget(self, below: int) -> None:
@@ -67,25 +68,14 @@ class PeerSuccess:
 
 @dataclass(frozen=True, slots=True)
 class RowsLocation:
-    """The offset and number of an operation's rows, or the error because of which it has none."""
+    """The place of an operation's rows: the offset of their record, and their number.
+
+    With a ``failure`` the operation has no rows: this error is the result of its query.
+    """
 
     place: int
     count: int
     failure: ApplicationFailure | None
-
-
-@dataclass(slots=True)
-class Passes:
-    """The ``passed`` records of an operation, by offset: each cluster that could not compute."""
-
-    by_place: dict[int, Passed] = field(default_factory=dict)
-
-    def counts(self) -> dict[str, int]:
-        """Return by cluster how many times it could not compute the rows."""
-        counts: dict[str, int] = {}
-        for passed in self.by_place.values():
-            counts[passed.by] = counts.get(passed.by, 0) + 1
-        return counts
 
 
 class Computations:
@@ -93,7 +83,8 @@ class Computations:
 
     def __init__(self) -> None:
         self._found: dict[int, RowsLocation] = {}
-        self._passes: dict[int, Passes] = {}
+        self._passes: dict[int, dict[int, Passed]] = {}
+        """By operation, its ``passed`` records by their own offsets."""
 
     def see(self, place: int, rows: Rows) -> bool:
         """Note a ``rows`` record at offset ``place``; False if it is not its operation's first."""
@@ -106,7 +97,7 @@ class Computations:
     def see_passed(self, place: int, passed: Passed) -> None:
         """Note a ``passed`` record at offset ``place``; the same again changes nothing."""
         if passed.offset not in self._found:
-            self._passes.setdefault(passed.offset, Passes()).by_place[place] = passed
+            self._passes.setdefault(passed.offset, {})[place] = passed
 
     def found(self, offset: int) -> RowsLocation | None:
         """Return the location of the rows of the operation at this offset, if the log has them."""
@@ -114,17 +105,15 @@ class Computations:
 
     def passes(self, offset: int) -> Mapping[str, int]:
         """Return by cluster how many times it could not compute the rows of this operation."""
-        passes = self._passes.get(offset)
-        return passes.counts() if passes is not None else {}
+        return Counter(passed.by for passed in self._passes.get(offset, {}).values())
 
     def trouble(self, offset: int) -> tuple[int, str]:
         """Return the number of failures of this operation's query, and the last error as text."""
         passes = self._passes.get(offset)
         if passes is None:
             return 0, ""
-        last = passes.by_place[max(passes.by_place)]
-        error = f"{last.by}: {last.failure.error_class}: {last.failure.message}"
-        return len(passes.by_place), error
+        last = passes[max(passes)]
+        return len(passes), f"{last.by}: {last.failure.error_class}: {last.failure.message}"
 
     def forget(self, below: int) -> None:
         """Forget operations below an offset: they are not asked about any more."""

@@ -108,10 +108,11 @@ class WindowTooSmallError(LogError):
     """A record cannot be judged: this HAProc knows fewer request ids than the record needs."""
 
 
-class Sighting(Enum):
-    """The result of looking up a record's request id in the window."""
+class RecordJudgement(Enum):
+    """The judgement on an operation of the log; only NEW ones count."""
 
     NEW = auto()
+    STALE = auto()
     REPEATED = auto()
     EXPIRED = auto()
 
@@ -133,15 +134,15 @@ class IdempotencyWindow:
 
     @property
     def known_from(self) -> int:
-        """The offset from which on all ids in the window are known, and whether they count."""
+        """From this offset on, all request ids are known, and all judgements on their records."""
         return max(self._known_from, self._sure_from)
 
     def knows_from(self, offset: int) -> None:
         """Set the offset from which on all ids were noted, or will be."""
         self._known_from = offset
 
-    def see(self, offset: int, key: _Key, since: int, window: int) -> Sighting:
-        """Note a record's key, and return what the window shows of it.
+    def see(self, offset: int, key: _Key, since: int, window: int) -> RecordJudgement:
+        """Note a record's key; return the judgement by its request id alone: it is never STALE.
 
         ``since`` and ``window`` are those of the record. Offsets must rise from call to call.
         """
@@ -158,7 +159,7 @@ class IdempotencyWindow:
         self._newest[key] = offset
         self._order.append((offset, key))
         if earlier >= max(0, offset - window):
-            return Sighting.REPEATED
+            return RecordJudgement.REPEATED
         if unsure >= max(0, offset - window):
             raise WindowTooSmallError(
                 f"whether the record at offset {offset} repeats the one at {unsure} cannot be "
@@ -166,14 +167,14 @@ class IdempotencyWindow:
                 "one counts"
             )
         if since < offset - window:
-            return Sighting.EXPIRED
+            return RecordJudgement.EXPIRED
         if since < self._known_from:
             raise WindowTooSmallError(
                 f"whether the record at offset {offset} repeats an earlier one cannot be known: "
                 f"request ids from offset {since} on are needed, and the log began at "
                 f"{self._known_from} when this HAProc was started"
             )
-        return Sighting.NEW
+        return RecordJudgement.NEW
 
     def unsure(self, offset: int, key: _Key) -> None:
         """Note a record that may be stale or not: this HAProc cannot know that."""
@@ -183,22 +184,6 @@ class IdempotencyWindow:
     def begins(self, offset: int) -> int:
         """Return the offset from which on ids must be known to judge the record at ``offset``."""
         return max(0, offset - self._records)
-
-
-class RecordJudgement(Enum):
-    """The judgement on an operation of the log; only NEW ones count."""
-
-    NEW = auto()
-    STALE = auto()
-    REPEATED = auto()
-    EXPIRED = auto()
-
-
-_OF_SIGHTING = {
-    Sighting.NEW: RecordJudgement.NEW,
-    Sighting.REPEATED: RecordJudgement.REPEATED,
-    Sighting.EXPIRED: RecordJudgement.EXPIRED,
-}
 
 
 class Judge:
@@ -225,7 +210,7 @@ class Judge:
         if self._stale(offset, op, passed=passed_window is not None):
             return RecordJudgement.STALE
         window = op.window if passed_window is None else min(op.window, passed_window)
-        return _OF_SIGHTING[self._window.see(offset, op.key, op.since, window)]
+        return self._window.see(offset, op.key, op.since, window)
 
     def _stale(self, offset: int, op: Operation, *, passed: bool) -> bool:
         definitions = self._definitions

@@ -6,9 +6,8 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 
 from dmq import Log, LogError, LogRegressedError, TrimmedError
@@ -16,7 +15,7 @@ from haproc.backoff import Backoff
 from haproc.config.model import LANES_MAX, Prefixes, Timeouts
 from haproc.config.sections import Limits
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Engine, Lane
+from haproc.engine.interface import Engine
 from haproc.membership.health import Health
 from haproc.membership.peers import Peers
 from haproc.membership.state import Divergence, State, Undecided
@@ -283,9 +282,8 @@ class Core:
             log_state.forget(schedule.low - limits.window_records)
 
         health = Health(
-            reached.engine,
+            lambda: reached.engine.probe(timeout_s=timeouts.probe_timeout_s),
             interval_s=timeouts.probe_interval_s,
-            timeout_s=timeouts.probe_timeout_s,
             missed_max=timeouts.probes_missed,
             on_change=condition.cluster_answers,
         )
@@ -343,7 +341,7 @@ class Core:
     async def fence(self) -> None:
         """Stop the statements of earlier processes on this cluster, on all possible lanes."""
         lanes = [self.engine.lane(i, self.own_log.still_mine) for i in range(LANES_MAX)]
-        await self.asking(partial(_fenced, lanes))
+        await self.asking(lambda: asyncio.gather(*(lane.fence() for lane in lanes)))
 
     # -- several parts at once ---------------------------------------------------------------
 
@@ -366,10 +364,6 @@ class Core:
     def decided(self, marker: int) -> None:
         """Note that a verification has judged this cluster; `store` makes that durable."""
         self.condition.undecided(self.notes.decide(marker))
-
-
-async def _fenced(lanes: Sequence[Lane]) -> None:
-    await asyncio.gather(*(lane.fence() for lane in lanes))
 
 
 def batch_limits(limits: Limits) -> BatchLimits:
