@@ -11,7 +11,7 @@ import msgspec
 from haproc.membership.peers import (
     CopyAnswer,
     CopyQuestion,
-    Neighbour,
+    Member,
     PeerOutcome,
     PeerProgress,
     PeerStatus,
@@ -108,7 +108,7 @@ class SimLines:
         self._life = life
         self._sign_at = dict.fromkeys(peers, 0.0)
 
-    def follow(self, members: Iterable[Neighbour]) -> None:
+    def follow(self, members: Iterable[Member]) -> None:
         """Go to these from now on."""
         names = [each.name for each in members if each.name != self._life.node.name]
         self._sign_at = {name: self._sign_at.get(name, 0.0) for name in names}

@@ -18,7 +18,7 @@ from haproc.engine.interface import Named
 from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.apply import computing
-from haproc.replicate.apply.parts import ComputedRows
+from haproc.replicate.apply.materialise import ComputedRows
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.control import Abandon

@@ -8,7 +8,7 @@ import pytest
 
 from haproc.failure import RequestError
 from haproc.membership.state import State
-from haproc.membership.view import PeerStatus
+from haproc.membership.view import Reachability
 from tests.simulation.directed import Stage, as_story, ddl
 from tests.simulation.ring import MEMBERSHIP
 from tests.simulation.scenario import insert
@@ -17,7 +17,7 @@ NOTICED_S = 15.0
 """Windows, probes and the tries of the log, all of them over."""
 
 
-def status(stage: Stage, by: str, name: str) -> PeerStatus:
+def status(stage: Stage, by: str, name: str) -> Reachability:
     return stage.life(by).member.members.peers()[name].status
 
 
@@ -27,7 +27,7 @@ async def test_node_cut_off_is_isolated_and_returns_with_what_it_missed(stage: S
     stage.ring.cut.add("c")
     await stage.until(lambda: stage.state("c") is State.ISOLATED, NOTICED_S)
     assert "neither the log nor a and b can be reached from here" in stage.reason("c")
-    assert status(stage, "a", "c") is PeerStatus.DOWN
+    assert status(stage, "a", "c") is Reachability.DOWN
     with pytest.raises(RequestError, match="ISOLATED"):
         await stage.submit("c", insert("lost", "t", "c"))
     # the others go on, and don't wait for it
@@ -41,7 +41,7 @@ async def test_node_cut_off_is_isolated_and_returns_with_what_it_missed(stage: S
     assert states == [State.ISOLATED, State.RECOVERING, State.READY]
     await stage.ready("a", "b", "c")
     assert stage.node("c").spark.dump() == stage.node("a").spark.dump()
-    await stage.until(lambda: status(stage, "a", "c") is PeerStatus.REACHABLE, NOTICED_S)
+    await stage.until(lambda: status(stage, "a", "c") is Reachability.REACHABLE, NOTICED_S)
 
 
 def _seen(states: list[State], state: State) -> State:
@@ -58,7 +58,7 @@ async def test_node_alone_with_its_log_serves_on(stage: Stage, gone: str) -> Non
     for name in "bc":
         getattr(stage.node(name), gone)()
     await asyncio.sleep(NOTICED_S)
-    assert [status(stage, "a", name) for name in "bc"] == [PeerStatus.DOWN] * 2
+    assert [status(stage, "a", name) for name in "bc"] == [Reachability.DOWN] * 2
     assert stage.state("a") is State.READY
     await stage.apply("a", insert("1", "t", "a"))
 
@@ -84,14 +84,14 @@ async def test_node_whose_peers_reach_the_log_is_isolated(stage: Stage) -> None:
     stage.ring.cut_from_log.add("b")
     await stage.until(lambda: stage.state("b") is State.ISOLATED, NOTICED_S)
     assert "the log cannot be reached from here, but a and c can reach it" in stage.reason("b")
-    assert status(stage, "a", "b") is PeerStatus.REACHABLE
+    assert status(stage, "a", "b") is Reachability.REACHABLE
     stage.ring.cut_from_log.clear()
     await stage.until(lambda: stage.state("b") is State.READY, NOTICED_S)
 
 
 @as_story()
 async def test_replaced_process_is_not_listened_to(stage: Stage) -> None:
-    await stage.until(lambda: status(stage, "a", "b") is PeerStatus.REACHABLE, NOTICED_S)
+    await stage.until(lambda: status(stage, "a", "b") is Reachability.REACHABLE, NOTICED_S)
     old = stage.node("b").life
     assert old is not None
     stage.node("b").freeze()

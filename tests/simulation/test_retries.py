@@ -10,7 +10,7 @@ import pytest
 
 from haproc.failure import RequestError, WriteOutcome
 from haproc.membership.state import State
-from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Past, Sighting
+from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Past, RecordJudgement
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.writes import Writes
@@ -168,7 +168,7 @@ def late_ones_taken(patch: pytest.MonkeyPatch) -> None:
 
     def see(
         self: IdempotencyWindow, offset: int, key: tuple[str, str], _: int, window: int
-    ) -> Sighting:
+    ) -> RecordJudgement:
         return original(self, offset, key, offset, window)
 
     patch.setattr(IdempotencyWindow, "see", see)

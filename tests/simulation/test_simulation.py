@@ -12,7 +12,7 @@ from haproc.engine.interface import Lane, TransactionMarker
 from haproc.engine.statement import SqlText
 from haproc.replicate.apply import applier
 from haproc.replicate.apply.doubts import Doubts, about
-from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Sighting
+from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, RecordJudgement
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.turns import Turns
@@ -74,7 +74,7 @@ def no_intent(patch: pytest.MonkeyPatch) -> None:
 
 def no_request_ids(patch: pytest.MonkeyPatch) -> None:
     """Apply every record, repeated ones too."""
-    patch.setattr(IdempotencyWindow, "see", lambda self, *sighted, **who: Sighting.NEW)
+    patch.setattr(IdempotencyWindow, "see", lambda self, *sighted, **who: RecordJudgement.NEW)
 
 
 def cursor_before_data(patch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,12 @@ from functools import partial
 
 import pytest
 
-from dmq import Cursor
+from dmq import Cursor, MemoryKeyValueStore
+from haproc.config.sections import Archive
 from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate import trim
+from haproc.replicate.archive.account import ArchivePosition
 from haproc.replicate.log_state.definitions import records_needed
 from haproc.replicate.records.control import Roster
 from haproc.replicate.trim import needs
@@ -166,6 +168,23 @@ async def test_operator_keeps_more_than_is_needed(stage: Stage) -> None:
     assert 0 < start(stage) <= stage.ring.store.end - 35
     await asyncio.sleep(60)
     assert start(stage) == stage.ring.store.end - 35
+
+
+@as_story(limits=SHORT)
+async def test_archive_that_is_waited_for_holds_trimming_back(stage: Stage) -> None:
+    stage.ring.configure(archive=Archive(user="archive", holds_trimming=True))
+    for node in stage.ring.nodes.values():
+        node.kill()
+        node.start()
+    await stage.settle()
+    await stage.submit("a", ddl("a"))
+    await writes(stage, 40)
+    life = stage.node("a").life
+    assert life is not None and life.member.trimmer.plan is not None
+    assert (start(stage), life.member.trimmer.plan.held_by) == (0, trim.ARCHIVE)
+    await ArchivePosition(MemoryKeyValueStore(stage.ring.keyed)).move(KEPT + 5)
+    await asyncio.sleep(5)
+    assert start(stage) == 5
 
 
 # -- joining and leaving -----------------------------------------------------------------------

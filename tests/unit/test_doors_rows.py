@@ -29,7 +29,7 @@ from haproc.route.rows.fitting import converted, encoded, fits
 from haproc.route.rows.forms import RowsError
 from haproc.route.rows.reading import fitted, pieces, read
 from tests.unit.canned import ONE, WRITE, Canned
-from tests.unit.door_rig import STATEMENTS, WAIT_S, Rig, door
+from tests.unit.door_rig import STATEMENTS, WAIT_S, door
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
 CSV = {"Content-Type": "text/csv"}
