@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import partial
 
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
-from haproc.classify.names import joined, plain
+from haproc.classify.names import joined
 from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.classify.rules import WRITING_KINDS
 from haproc.classify.session_settings import assigned
 from haproc.classify.tokens import TokenKind, tokenize
 from haproc.engine.arrow import rows
-from haproc.engine.confs import POOL
+from haproc.engine.confs import POOL, parts_of
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ResultStream, Session, Settings
 from haproc.engine.statement import SqlText, Statement
@@ -68,8 +68,7 @@ async def temporary_views(session: Session, timeout_s: float) -> frozenset[str]:
 
 def last_part(table: str) -> str:
     """Return a table's own name, without its catalog and schema."""
-    *_, last = tokenize(table)
-    return joined([plain(last)])
+    return joined(parts_of(table)[-1:])
 
 
 async def rows_of(result: ResultStream) -> list[tuple[object, ...]]:

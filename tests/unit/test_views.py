@@ -8,7 +8,7 @@ from haproc.classify.model import RefusedError
 from haproc.route.session_statements import changes_temporary
 from tests.readings.classified import classified
 
-TEMPORARY = frozenset({"v"})
+TEMPORARY = frozenset({"v", "x y", "`1.2`"})
 
 
 def changes(sql: str) -> bool:
@@ -26,6 +26,8 @@ def changes(sql: str) -> bool:
         "ALTER VIEW v AS SELECT 1",
         "ALTER VIEW v RENAME TO w",
         "ALTER TABLE v RENAME TO w",
+        "DROP VIEW `x y`",
+        "DROP VIEW `1.2`",
     ],
 )
 def test_drop_or_alter_of_a_name_that_a_temporary_view_hides_changes_the_session(sql: str) -> None:
@@ -38,6 +40,9 @@ def test_drop_or_alter_of_a_name_that_a_temporary_view_hides_changes_the_session
         "DROP VIEW default.v",
         "DROP VIEW spark_catalog.default.v",
         "DROP TABLE other.v",
+        "DROP TABLE `a-v`",
+        "DROP TABLE `a v`",
+        "DROP TABLE `a.v`",
         "DROP VIEW w",
         "ALTER VIEW w RENAME TO v",
         "CREATE TABLE v (a INT) USING delta",
