@@ -1,4 +1,4 @@
-"""HAProcs that hear nobody, for tests of what needs no peers."""
+"""HAProcs that receive nothing from peers, for tests that need no peers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from haproc.membership.state import PeerMessage
 
 
 class NoLines:
-    """Lines that lead nowhere; keeps what was sent."""
+    """Lines that lead nowhere; keeps the messages that were sent."""
 
     def __init__(self, silent: str = "") -> None:
         self.sent: list[PeerMessage] = []
@@ -24,10 +24,10 @@ class NoLines:
         return self._silent
 
     def follow(self, members: Sequence[Member]) -> None:
-        """Nowhere."""
+        """Follow nothing."""
 
 
 def alone(config: Config, name: str, incarnation: str = "") -> Members:
-    """Return the view of a HAProc that hears nobody."""
+    """Return the view of a HAProc that receives nothing."""
     peers = tuple(c.name for c in config.clusters if c.name != name)
     return Members(config.membership, (name, incarnation or f"{name}1"), peers, NoLines())

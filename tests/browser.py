@@ -1,4 +1,4 @@
-"""Headless Chromium, driven by its DevTools protocol."""
+"""Headless Chromium, controlled by its DevTools protocol."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Page:
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.complaints: list[str] = []
-        """Errors of the page: of its script, and of what the browser refused to do for it."""
+        """Errors of the page: of its script, and requests that the browser refused."""
 
     async def read(self) -> None:
-        """Take in what the browser says, until it ends."""
+        """Read the browser's messages, until it ends."""
         async for message in self._socket:
             told = json.loads(message.data)
             if answer := self._answers.pop(told.get("id", 0), None):
@@ -79,7 +79,7 @@ class Page:
             raise AssertionError(f"{script} is not true; {self.complaints}; {body}") from None
 
     async def looks(self, width: int, height: int, *, dark: bool = False) -> None:
-        """Have a screen of this size, and these colours."""
+        """Set the size and the colours of the screen."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         await self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -94,14 +94,14 @@ class Page:
             )
 
     async def picture(self) -> bytes:
-        """Return what is on the screen, as PNG."""
+        """Return the screen as PNG."""
         told = await self.call("Page.captureScreenshot", format="png")
         return base64.b64decode(told["data"])
 
 
 @contextlib.asynccontextmanager
 async def browser(folder: Path) -> AsyncIterator[Page]:
-    """Start Chromium with a profile of its own; its tab is empty."""
+    """Start Chromium with its own profile; its tab is empty."""
     assert PROGRAM is not None
     root = ["--no-sandbox"] if os.getuid() == 0 else []
     process = await asyncio.create_subprocess_exec(

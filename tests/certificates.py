@@ -1,4 +1,4 @@
-"""Certificates for tests, made by openssl: of a CA of the test's own, in a folder."""
+"""Certificates for tests, made by openssl: of the test's own CA, in a folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Authority:
         _openssl("req", "-x509", *_KEY, *made, "-addext", "keyUsage=critical,keyCertSign,cRLSign")
 
     def issue(self, name: str, *, days: int = 10, hosts: str = "") -> Pair:
-        """Return a new certificate, for this machine's loopback if ``hosts`` says no other.
+        """Return a new certificate, for this machine's loopback if no ``hosts`` are given.
 
         One of less than 0 ``days`` is out of date. Issued again under a name, it replaces the file.
         """

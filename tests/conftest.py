@@ -1,6 +1,6 @@
-"""What all tests share.
+"""The fixtures and settings of all tests.
 
-Above all one real ring for those that need one; its log is in Kafka, unless a test's marker
+The main one is a real ring for those that need one; its log is in Kafka, unless a test's marker
 ``logs`` names other kinds.
 """
 
@@ -30,25 +30,30 @@ settings.register_profile("patient", settings.default, deadline=None)
 settings.load_profile("patient")
 
 RING = re.compile(r"tests/(fault/|integration/test_ring_)")
-"""Where the tests stand that need a ring of real Sparks."""
+"""The folders of the tests that need a ring of real Sparks."""
 SPARK = re.compile("tests/integration/")
 ORDER = (RING, SPARK, re.compile("tests/contract/"), re.compile(""))
-"""How several processes take the tests: one has the ring, another the single Spark, and whoever
-ends first the rest. A Spark costs a minute, and is slow for some more: none is started twice."""
+"""The distribution of tests over processes.
+
+One process has the ring, another the single Spark, and the first to finish takes the rest. A Spark
+takes a minute to start, and is slow for some more: none is started twice.
+"""
 
 ANOTHER_USER = re.compile(r"tests/unit/test_jobs_(isolation|process)")
-"""Where programs run as one other user, whose processes have a limit for all of them together."""
+"""Tests that run programs as one other user, whose processes have a common limit."""
 
 THREADS_END_WITHIN_S = 20.0
-"""A client that waits for a broker that is away notices late that it was closed."""
+"""A client that waits for an unreachable broker notices its closing late."""
 
 
 class KafkaSocket(socket.socket):
-    """One of kafka-python's own.
+    """A socket of kafka-python.
 
-    It leaves some to the collector: of a connection that was refused, or whose client was closed
-    meanwhile. The warning of that comes whenever the collector does, in any test; by its name this
-    class lets pyproject.toml pass over these and no others.
+    kafka-python leaves some sockets to the collector: of a connection that was refused, or whose
+    client
+    was closed meanwhile. The warning comes whenever the collector runs, in any test; by its name
+    this
+    class lets pyproject.toml ignore these and no others.
     """
 
 
@@ -69,10 +74,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest comes first.
+    """Run the longest tests first.
 
-    What reads all that a ring holds comes first there: each other test leaves tables behind.
-    Rules that are broken on purpose say something about tests, and are thorough by their name.
+    A test that reads everything in a ring comes first there: each other test leaves tables behind.
+    Tests
+    of rules that are broken on purpose check the tests, and are marked thorough by their name.
     """
     for item in items:
         if "broken_on_purpose" in item.name:
@@ -88,13 +94,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Have the collector leave out thousands of tests each time, which is a tenth of the time."""
+    """Exclude thousands of tests from each garbage collection, which is a tenth of the time."""
     gc.collect()
     gc.freeze()
 
 
 class Sharing(LoadScopeScheduling):
-    """Gives a ring's tests to one process, a single Spark's to another, the rest to who is free."""
+    """Gives a ring's tests to one process, a single Spark's to another, the rest to idle ones."""
 
     def _split_scope(self, nodeid: str) -> str:
         if RING.match(nodeid):
@@ -106,13 +112,13 @@ class Sharing(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
-    """Spread the tests over processes so (`make test`)."""
+    """Spread the tests over processes (`make test`) by `Sharing`."""
     return Sharing(config, log)
 
 
 @pytest.fixture(scope="session")
 def sparks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRing]:
-    """A ring of three of which only the Spark servers run, for one ring after another."""
+    """A ring of three clusters with only the Spark servers running, for one ring after another."""
     made = LocalRing.open_or_create(
         tmp_path_factory.mktemp("sparks"), memory="1g", cores=2, spark_settings=SPARK_SETTINGS
     )
@@ -143,16 +149,17 @@ def started_ring(
 
 @pytest.fixture
 def rig(started_ring: Rig) -> Rig:
-    """The ring, with everything that an earlier test stopped running again."""
+    """The ring, with everything running again that an earlier test stopped."""
     started_ring.up()
     return started_ring
 
 
 @pytest.fixture(autouse=True)
 def no_client_stays() -> Iterator[None]:
-    """A log that was closed leaves no client of Kafka behind, whatever became of its broker.
+    """A closed log leaves no client of Kafka behind, in any state of its broker.
 
-    It would go on drawing random numbers, which Hypothesis notices in other tests. (A thread of
+    A client would go on drawing random numbers, which Hypothesis notices in other tests. (A thread
+    of
     ours that waits for kafka-python may stay; it does nothing any more.)
     """
     before = set(threading.enumerate())

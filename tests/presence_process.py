@@ -1,4 +1,4 @@
-"""One presence as a process of its own: ``python -m tests.presence_process CONFIG NAME``."""
+"""One presence as a separate process: ``python -m tests.presence_process CONFIG NAME``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.presences import Here
 
 
 class PresenceProcess:
-    """The process; kill it, freeze it, ask it what it sees."""
+    """The process; tests kill it, freeze it, and ask for its view."""
 
     def __init__(self, config: Config, name: str, folder: Path) -> None:
         self.name = name
@@ -49,21 +49,21 @@ class PresenceProcess:
             return {"clusters": [], "transport": {"peers": {}, "in_use": ""}}
 
     def hears(self) -> set[str]:
-        """Return whom it hears, itself included."""
+        """Return the peers that it receives, itself included."""
         return {cluster["name"] for cluster in self.status()["clusters"] if cluster["direct"]}
 
     def alive(self) -> set[str]:
-        """Return who lives, by what it knows."""
+        """Return the living clusters, by its view."""
         return {cluster["name"] for cluster in self.status()["clusters"] if cluster["alive"]}
 
     def ways(self) -> dict[str, str]:
-        """Return what carries to each peer, and "" for what is said to be in use."""
+        """Return the transport to each peer, and under "" the one in use."""
         transport = self.status()["transport"]
         return {**transport["peers"], "": transport["in_use"]}
 
 
 def wait_until(condition: Any, within_s: float = 60.0) -> float:
-    """Wait until something is true; return how long that took."""
+    """Wait until a condition holds; return the time that it took."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < within_s, "waited in vain"

@@ -1,4 +1,4 @@
-"""HAProcs that do nothing but tell each other that they live: presences behind real doors."""
+"""HAProcs that only send each other heartbeats: presences behind real doors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from haproc.ring.process import free_ports
 
 NAMES = "abc"
 RULES = Membership(heartbeat_interval_s=0.2, window_s=4.0, check_interval_s=0.2)
-"""Slower than the defaults: a busy machine is no finding."""
+"""Slower than the defaults: a busy machine must not make a test fail."""
 NOTICED_S = 2 * (RULES.missed_in_a_row + 5) * RULES.heartbeat_interval_s
 """Three missed, up to one before them, the next check, the other's word, and asking for it; twice
 that because a busy machine is no finding."""
@@ -31,7 +31,7 @@ OWN = Own(State.READY, "2026-01-01T00:00:00.000Z", 7, 40, 42, log_up=True)
 
 
 def ring_config(folder: Path, redis: Redis | None, rules: Membership = RULES) -> Config:
-    """Return a ring of three on free ports."""
+    """Return the configuration of a ring of three on free ports."""
     ports = free_ports(len(NAMES))
     spark = EngineAddress("127.0.0.1", 1)
     clusters = tuple(
@@ -65,7 +65,7 @@ class Here:
         return OWN
 
     def isolate(self, why: str) -> None:
-        """It has no log to lose."""
+        """Do nothing: there is no log to lose."""
 
     async def open(self) -> None:
         await self.listener.open()
@@ -76,13 +76,13 @@ class Here:
 
     @property
     def heard(self) -> bool:
-        """Whether this one hears all others."""
+        """True if this one receives all others."""
         peers = self.presence.members.peers().values()
         return all(peer.status is Reachability.REACHABLE for peer in peers)
 
     @property
     def ways(self) -> set[str]:
-        """What carries, to whomever."""
+        """The transports in use, of all peers."""
         transport = self.presence.transport()
         peers = transport["peers"]
         assert isinstance(peers, dict)
@@ -91,7 +91,7 @@ class Here:
 
 @contextlib.asynccontextmanager
 async def presences(config: Config, names: str = NAMES) -> AsyncIterator[dict[str, Here]]:
-    """Run these in this process."""
+    """Run these presences in this process."""
     made = {name: Here(config, name) for name in names}
     try:
         for each in made.values():
@@ -103,7 +103,7 @@ async def presences(config: Config, names: str = NAMES) -> AsyncIterator[dict[st
 
 
 async def until(condition: Callable[[], bool], within_s: float = WITHIN_S) -> float:
-    """Wait until something is true; return how long that took."""
+    """Wait until a condition holds; return the time that it took."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while not condition():
@@ -113,7 +113,7 @@ async def until(condition: Callable[[], bool], within_s: float = WITHIN_S) -> fl
 
 
 class Watch:
-    """Notes whenever one of them does not hear all others, and the longest time between beats."""
+    """Notes each failure to receive another one, and the longest time between heartbeats."""
 
     def __init__(self, ring: dict[str, Here]) -> None:
         self._ring = ring
@@ -145,7 +145,7 @@ class Watch:
                         self.missing.append(f"{here.name}: {name} is {peer.status}")
 
     async def end(self) -> list[str]:
-        """Return whom somebody did not hear."""
+        """Return the peers that some presence did not receive."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         return self.missing

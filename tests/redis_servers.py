@@ -23,7 +23,7 @@ _MISSING = (
 
 
 def program() -> str:
-    """Return the Redis server's program; the test fails where there is none."""
+    """Return the Redis server's program; the test fails if there is none."""
     # Debian has server, sentinel and checks as one program, which goes by its name; the package
     # redis-tools has it without a service.
     found = shutil.which("redis-server") or shutil.which("redis-check-rdb")
@@ -43,7 +43,7 @@ class RedisServer(LocalServer):
         self._pem: Path | None = None
 
     def tls(self, pem: Path) -> None:
-        """Take connections with TLS only; the file holds certificate and key."""
+        """Accept connections with TLS only; the file holds certificate and key."""
         self._pem = pem
 
     def start(self, *settings: str) -> None:
@@ -86,7 +86,7 @@ class RedisServer(LocalServer):
         return False
 
     def cli(self, *words: str) -> str:
-        """Ask it something; return the answer as redis-cli shows it."""
+        """Send a command; return the answer as redis-cli shows it."""
         done = subprocess.run(
             ["redis-cli", "-p", str(self.port), *words],
             capture_output=True,
@@ -99,7 +99,7 @@ class RedisServer(LocalServer):
 
 @contextmanager
 def running(*servers: RedisServer) -> Iterator[None]:
-    """End the servers afterwards, whatever they are doing."""
+    """End the servers afterwards, in any state."""
     try:
         yield
     finally:

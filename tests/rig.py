@@ -1,4 +1,4 @@
-"""A real ring for tests: its processes, clients of it, and what its clusters hold."""
+"""A real ring for tests: its processes, its clients, and the content of its clusters."""
 
 from __future__ import annotations
 
@@ -52,8 +52,11 @@ SPARK_SETTINGS = {
 """Expressions are interpreted: for a few rows, a quarter less CPU than compiling them."""
 
 PATIENT = {"connect_timeout_s": 20.0, "silence_s": 5.0}
-"""A client's options with which a slow machine does not make it leave the HAProc that a fault is to
-strike, while one that dies is left at once."""
+"""Client options for slow machines.
+
+With these a client stays with the HAProc that a fault is to strike, while it leaves a dying one at
+once.
+"""
 
 
 class Rig:
@@ -79,7 +82,7 @@ class Rig:
         self._tables = 0
 
     def up(self) -> None:
-        """Start whatever does not run, thaw whatever is frozen, and wait until all serve."""
+        """Start what does not run, thaw what is frozen, and wait until all serve."""
         for name in self.ring.names:
             for what in ("haproc", "spark"):
                 self.ring.signal(name, what, signal.SIGCONT)
@@ -100,12 +103,12 @@ class Rig:
         await asyncio.gather(*(one(name) for name in self.ring.names))
 
     async def drain(self, name: str) -> None:
-        """Take a cluster from its clients."""
+        """Drain a cluster."""
         async with Asker(self.ring.config) as asker:
             await clients.begin(asker, name)
 
     async def undrain(self, name: str) -> None:
-        """Give a cluster back to its clients, and wait until it serves."""
+        """Undrain a cluster, and wait until it serves."""
         async with Asker(self.ring.config) as asker:
             await clients.end(asker, name)
             await clients.wait(asker, name, clients.serves, SETTLED_S)
@@ -125,7 +128,7 @@ class Rig:
     def restart(self, name: str, fault: str = "") -> None:
         """Start a cluster's HAProc again, with a fault if one is given.
 
-        It has nothing to recover, so that the fault strikes the test's own statements.
+        It has nothing to recover, so the fault strikes the test's own statements.
         """
         self.settled()
         asyncio.run(self.ring.stop_haproc(name))
@@ -137,7 +140,7 @@ class Rig:
         asyncio.run(self.ring.start_haproc(name, ready=ready, environment=environment))
 
     def start_to_die(self, name: str, fault: str) -> None:
-        """Start a cluster's HAProc, which dies of its fault while it recovers."""
+        """Start a cluster's HAProc, which dies by its fault while it recovers."""
         launch(self.ring.config, self.ring.file, name, {VARIABLE: fault})
         self.gone(name)
 
@@ -154,7 +157,7 @@ class Rig:
 
     @contextmanager
     def log_held(self) -> Iterator[None]:
-        """Keep the log from taking or giving anything, as if its disk or its broker were stuck."""
+        """Keep the log from answering, as if its disk or its broker were stuck."""
         if self.log == "kafka":
             for name in self.ring.brokers:
                 self.ring.signal(name, "broker", signal.SIGSTOP)
@@ -180,7 +183,7 @@ class Rig:
         return f"{address.host}:{address.port}"
 
     def connect(self, order: str = "", **options: Any) -> haclient.Connection:
-        """Return a client of these clusters alone, unless it is told to discover, in this order."""
+        """Return a client of only these clusters (unless it may discover others), in this order."""
         return haclient.connect(
             [self.url(name) for name in order or self.ring.names], **{"discover": False, **options}
         )
@@ -203,7 +206,7 @@ class Rig:
     def send(
         self, name: str, method: str, path: str, body: Any = None, **headers: str
     ) -> tuple[int, Any]:
-        """Send any request to a client door; a body that is bytes is sent as it is."""
+        """Send any request to a client door; bytes are sent unchanged."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(
             self.url(name) + path,
@@ -236,14 +239,14 @@ class Rig:
         return [each["offset"] for each in listed if each["position"] == "running"]
 
     def said(self, name: str) -> str:
-        """Return what a cluster's HAProcs wrote into their log, every change of state among it.
+        """Return the log text of a cluster's HAProcs, with every change of state.
 
-        What may be over in an instant is read here: asking now and then would miss it.
+        A state that may last only an instant is read here: polling could miss it.
         """
         return (self.ring.config.state_dir / f"haproc-{name}.log").read_text()
 
     def seen(self, by: str, name: str) -> dict[str, Any]:
-        """Return one cluster as another one's HAProc sees it."""
+        """Return a cluster's status as seen by another cluster's HAProc."""
         found = [c for c in self.status(by).get("clusters", []) if c["name"] == name]
         return dict(found[0]) if found else {"alive": None, "state": None}
 
@@ -285,14 +288,14 @@ class Rig:
         return int(self.status(self.ring.names[0])["log_end"])
 
     def check_equal(self, *tables: str) -> None:
-        """These tables (all, if none is named) are the same on all clusters."""
+        """Check that these tables (all, if none is named) are the same on all clusters."""
         self.settled()
         found = asyncio.run(contents(self.ring.config, tables or None))
         assert found["a"]
         assert differences(found) == []
 
     def everywhere(self, sql: str) -> list[tuple[Any, ...]]:
-        """Return a query's rows, which every cluster must give alike."""
+        """Return a query's rows, which every cluster must return equally."""
         self.settled()
         answers = {name: self.run(sql, order=name) for name in self.ring.names}
         first = answers[self.ring.names[0]]
@@ -330,7 +333,7 @@ class Writer(threading.Thread):
                 self._stopped.wait(0.2)
 
     def wait_for(self, count: int, timeout_s: float = 120) -> None:
-        """Wait until so many more writes were acknowledged."""
+        """Wait until this many more writes were acknowledged."""
         target = len(self.acknowledged) + count
         Rig.wait(lambda: len(self.acknowledged) >= target or bool(self.failed), timeout_s)
 

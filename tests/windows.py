@@ -1,7 +1,8 @@
-"""Random runs of statements on one table, as nasty as they come, for what combines them.
+"""Random, difficult sequences of statements on one table, to test their combination.
 
-Keys stand twice, are NULL, or are there in many spellings; literals have types that are not their
-columns'; statements may well fail, and some are none that can be combined.
+Keys occur twice, are NULL, or are written in many ways; literals have other types than their
+columns;
+statements may fail, and some cannot be combined.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ WIDER = {
     **dict.fromkeys(("decimal(10,2)", "decimal(38,3)"), (*INTEGERS, *DECIMALS)),
     **dict.fromkeys(("float", "double"), (*INTEGERS, *DECIMALS)),
 }
-"""Literals that storing casts, or refuses."""
+"""Literals that are cast when they are stored, or refused."""
 NUMBERS = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal(10,2)"})
 
 
@@ -81,7 +82,7 @@ def operation(sql: str, table: str) -> Operation:
 def combined(
     sqls: Sequence[str], table: str, columns: Sequence[Column]
 ) -> list[tuple[str, Sequence[str]]]:
-    """Return statements that do the same, each with those that it stands for."""
+    """Return statements with the same effect, each with the statements that it replaces."""
     statements: list[tuple[str, Sequence[str]]] = []
     window, members = ComposedWindow(columns), list[str]()
 
@@ -106,7 +107,7 @@ def combined(
 
 @dataclass
 class Writer:
-    """Writes random statements on a table of these columns, the first ones of which are keys."""
+    """Writes random statements on a table of these columns, the first of which are keys."""
 
     rng: random.Random
     table: str
@@ -127,7 +128,7 @@ class Writer:
         return self.rng.choice(found or LITERALS[column.type_text])
 
     def key(self, column: Column) -> str:
-        """Return one of few values, so that statements meet."""
+        """Return one of few values, so that statements conflict."""
         if self.rng.random() < 0.05:
             return self.literal(column)
         return self.rng.choice(LITERALS[column.type_text][:4])
@@ -171,7 +172,7 @@ class Writer:
         return f"UPDATE {self.table} SET {sets} WHERE {self.where()}"
 
     def upsert(self) -> str:
-        """Return a MERGE from literals, of all forms that there are."""
+        """Return a MERGE from literals, in any of its forms."""
         others = range(self.keys, len(self.columns))
         chosen = sorted(self.rng.sample(others, self.rng.randint(0, len(others))))
         if self.rng.random() < 0.4:
@@ -202,7 +203,7 @@ class Writer:
         return self.value(at)
 
     def source(self, names: list[str], rows: list[list[str]]) -> str:
-        """Return rows of literals in one of the ways in which they are written."""
+        """Return rows of literals in one of the ways to write them."""
         if self.rng.random() < 0.3:
             first = ", ".join(f"{value} AS {n}" for value, n in zip(rows[0], names, strict=True))
             return " UNION ALL ".join(
@@ -213,7 +214,7 @@ class Writer:
         return f"{begins} {values} AS x({', '.join(names)})"
 
     def matched(self, chosen: list[int], whole: bool) -> str:
-        """Return what becomes of rows that are there."""
+        """Return the clause for rows that exist."""
         kind = self.rng.choice(("update", "update", "update", "delete", ""))
         condition = f" AND ss.{self.columns[0].name} = 1" if self.rng.random() < 0.03 else ""
         if kind == "delete":
@@ -230,7 +231,7 @@ class Writer:
         return f"WHEN MATCHED{condition} THEN UPDATE SET {', '.join(sets)}"
 
     def blend(self, at: int, given: bool) -> str:
-        """Return a value for a column, of the source's row and the table's."""
+        """Return a value for a column, from the source's row and the table's."""
         column = self.columns[at]
         if not given:
             return self.new(column, "tt.")
@@ -244,7 +245,7 @@ class Writer:
         return self.rng.choice((f"{own} + {other}", f"{other} - {own}", f"{other} + 1"))
 
     def comes(self, chosen: list[int], whole: bool) -> str:
-        """Return what is inserted where there are none."""
+        """Return the clause for rows that do not exist."""
         if self.rng.random() < 0.25:
             return ""
         begins = f"WHEN NOT MATCHED{self.rng.choice(('', ' BY TARGET'))} THEN INSERT"
@@ -261,7 +262,7 @@ class Writer:
         return f"{begins} ({names}) VALUES ({', '.join(values)})"
 
     def new(self, column: Column, of: str = "") -> str:
-        """Return a literal, or an expression over the row's columns; ``of`` stands before them."""
+        """Return a literal, or an expression over the row's columns; ``of`` is their prefix."""
         if self.rng.random() < 0.5:
             return self.literal(column)
         others = [c for c in self.columns if c.type_text == column.type_text]

@@ -26,7 +26,7 @@ def kafka_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A broker that tests may do anything to, as long as it runs again afterwards."""
+    """A broker that tests may manipulate, as long as it runs again afterwards."""
     kafka = LocalKafka.open_or_create(tmp_path_factory.mktemp("kafka"))
     asyncio.run(kafka.start())
     yield kafka
@@ -35,13 +35,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
 
 @pytest.fixture
 def broker(kafka: LocalKafka) -> LocalBroker:
-    """Its only node."""
+    """The broker's only node."""
     return kafka.brokers["broker1"]
 
 
 @pytest.fixture(autouse=True)
 def quiet_kafka(caplog: pytest.LogCaptureFixture) -> None:
-    """kafka-python reports each lost connection as an error, which some tests bring about."""
+    """kafka-python logs each lost connection as an error, which some tests cause."""
     caplog.set_level(logging.CRITICAL, "kafka")
 
 

@@ -1,7 +1,8 @@
-"""The backends that the contract suite runs over.
+"""The backends for the contract suite.
 
-A new backend is one class here and one entry in BACKENDS. What a backend cannot do by its nature
-(a log in memory is not seen by other processes) is said by a property, never by a skipped error.
+A new backend is one class here and one entry in BACKENDS. The limits of a backend (a log in memory
+is
+not visible to other processes) are declared by a property, never by a skipped error.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ KAFKA_OPTIONS = KafkaOptions(replication_factor=1, min_insync_replicas=1)
 
 
 class Backend(Protocol):
-    """One fresh log, and ways to reach it; who opens a handle closes it."""
+    """One fresh log, and ways to reach it; a test closes the handles that it opens."""
 
     survives_processes: ClassVar[bool]
     """Other processes can reach the log by ``url``, and it outlives them."""
     appends_whole: ClassVar[bool]
-    """One append's records stand side by side, and a writer that dies leaves all or none."""
+    """One append's records are adjacent, and a writer that dies leaves all or none."""
 
     @property
     def url(self) -> str: ...
@@ -108,7 +109,7 @@ class KafkaBackend:
 
 
 async def until_works(call: Callable[[], Awaitable[T]]) -> T:
-    """Try until its backend is available."""
+    """Try until the backend is available."""
     async with asyncio.timeout(60.0):
         while True:
             with contextlib.suppress(LogUnavailableError):
@@ -117,7 +118,7 @@ async def until_works(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def append_message(servers: str, topic: str, data: bytes) -> int:
-    """Put a message into a topic with Kafka's own means; return its offset."""
+    """Put a message into a topic with Kafka's own client; return its offset."""
     producer = KafkaProducer(bootstrap_servers=servers)
     try:
         return int(producer.send(topic, data, partition=0).get(10).offset)

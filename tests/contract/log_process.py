@@ -2,7 +2,7 @@
 
 ``write URL NAME COUNT``: append COUNT records (0: until killed) one after another and print each
 acknowledged offset with its number. ``answer URL``: for each line read from standard input, append
-one record that carries the time right after it was durable as its next one's key.
+one record; the key of the next one is the time right after this one was durable.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ ROOT = FOLDER.parents[1]
 
 @asynccontextmanager
 async def process(script: str, *arguments: str) -> AsyncIterator[Process]:
-    """Run a script of this folder beside the test; it is killed if it has not ended by then."""
+    """Run a script of this folder beside the test; kill it if it has not ended by then."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         FOLDER / script,

@@ -1,4 +1,4 @@
-"""The backends that the contract suite of the key-value store runs over; see `log_backends`."""
+"""The backends for the contract suite of the key-value store; see `log_backends`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.contract.log_backends import KAFKA_OPTIONS
 
 
 class StoreBackend(Protocol):
-    """One fresh store, and ways to reach it; who opens a handle closes it."""
+    """One fresh store, and ways to reach it; a test closes the handles that it opens."""
 
     survives_processes: ClassVar[bool]
     """Other processes can reach the store by ``url``, and it outlives them."""
@@ -38,7 +38,7 @@ class MemoryBackend:
 
 
 class SqliteBackend:
-    """A file in the test's folder, beside where its log would be."""
+    """A file in the test's folder, in the place of its log."""
 
     survives_processes: ClassVar = True
 
@@ -50,7 +50,7 @@ class SqliteBackend:
 
 
 class KafkaBackend:
-    """A topic of the broker that all tests share, beside where its log's would be."""
+    """A topic of the broker that all tests share, beside the topic of its log."""
 
     survives_processes: ClassVar = True
 

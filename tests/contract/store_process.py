@@ -2,6 +2,7 @@
 
 ``put URL NAME BYTES``: put numbers, one after another until killed, under ``NAME/NUMBER`` and under
 ``NAME/last``, each filled up to so many bytes, and print each number once it is durable.
+
 ``answer URL``: for each line read from standard input put the next number under ``answer``, and
 print its revision and the time right after it was durable.
 """
@@ -17,7 +18,7 @@ from tests.contract.log_backends import KAFKA_OPTIONS
 
 
 def numbered(number: int, size: int) -> bytes:
-    """Return a value that shows if it is not whole."""
+    """Return a value that shows whether it is complete."""
     text = b"%d " % number
     return (text * (size // len(text) + 1))[: max(size, len(text))]
 

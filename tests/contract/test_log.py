@@ -57,13 +57,13 @@ async def read_all(log: Log, start: int | None = None) -> list[Entry]:
 # Appending and reading
 
 
-async def test_log_new_is_empty(log: Log) -> None:
+async def test_log_that_is_new_is_empty(log: Log) -> None:
     assert await log.start() == await log.end()
     assert await log.read(await log.end()) == []
     assert await log.cursors() == {}
 
 
-async def test_append_records_are_read_in_order_at_their_offsets(log: Log) -> None:
+async def test_append_of_records_gives_offsets_at_which_they_are_read_in_order(log: Log) -> None:
     offsets = await log.append(records("a", "b")) + await log.append(records("c"))
     entries = await read_all(log)
     assert offsets == sorted(set(offsets))
@@ -72,12 +72,12 @@ async def test_append_records_are_read_in_order_at_their_offsets(log: Log) -> No
     assert await log.end() > offsets[-1]
 
 
-async def test_append_nothing_gives_no_offsets(log: Log) -> None:
+async def test_append_of_no_records_returns_no_offsets(log: Log) -> None:
     assert await log.append([]) == []
     assert await log.read(await log.end()) == []
 
 
-async def test_append_many_tasks_keeps_each_ones_records_adjacent(log: Log) -> None:
+async def test_append_by_many_tasks_keeps_the_records_of_each_call_adjacent(log: Log) -> None:
     async def writer(name: int) -> None:
         for number in range(20):
             await log.append(records(*(f"{name} {number} {part}" for part in range(3))))
@@ -92,7 +92,9 @@ async def test_append_many_tasks_keeps_each_ones_records_adjacent(log: Log) -> N
         assert [batch[0][1] for batch in batches if batch[0][0] == name] == list(range(20))
 
 
-async def test_append_is_seen_by_other_handles(backend: Backend, log: Log) -> None:
+async def test_append_is_seen_by_other_handles_in_the_same_order(
+    backend: Backend, log: Log
+) -> None:
     other = await backend.open()
     await log.append(records("a"))
     await other.append(records("b"))
@@ -101,7 +103,7 @@ async def test_append_is_seen_by_other_handles(backend: Backend, log: Log) -> No
     await other.close()
 
 
-async def test_append_record_comes_back_equal(log: Log) -> None:
+async def test_append_of_any_text_and_bytes_is_read_back_equal(log: Log) -> None:
     record = Record(
         kind="größe",
         key='naïve 😀 \u0000 \\ "',
@@ -112,7 +114,7 @@ async def test_append_record_comes_back_equal(log: Log) -> None:
     assert entry.record == record
 
 
-async def test_append_eight_mebibytes_come_back_equal(log: Log) -> None:
+async def test_append_of_eight_mebibytes_is_read_back_equal(log: Log) -> None:
     payload = bytes(range(256)) * (8 << 12)
     assert len(payload) == 8 << 20
     await log.append([Record("rows", "big", payload=payload), Record("sql", "small")])
@@ -121,7 +123,7 @@ async def test_append_eight_mebibytes_come_back_equal(log: Log) -> None:
     assert small.record.key == "small"
 
 
-async def test_append_large_record_is_whole_wherever_reading_starts(log: Log) -> None:
+async def test_large_record_is_read_whole_from_each_start_offset(log: Log) -> None:
     (first,) = await log.append([Record("test", "before")])
     large = Record("rows", "large", payload=bytes(range(256)) * (5 << 12))
     offsets = await log.append([large, Record("test", "beside"), large])
@@ -133,40 +135,42 @@ async def test_append_large_record_is_whole_wherever_reading_starts(log: Log) ->
         assert all(entry.record == large for entry in entries if entry.record.key == "large")
 
 
-async def test_append_many_large_records_at_once_are_whole_and_in_order(log: Log) -> None:
+async def test_append_of_large_records_by_many_tasks_is_read_back_whole_and_in_order(
+    log: Log,
+) -> None:
     async def writer(name: int) -> list[tuple[int, str]]:
         records = [Record("test", f"{name} {n}", payload=bytes([name]) * (2 << 20)) for n in (1, 2)]
         offsets = await log.append(records)
         assert offsets == sorted(offsets)
         return [(offset, record.key) for offset, record in zip(offsets, records, strict=True)]
 
-    told = await asyncio.gather(*(writer(name) for name in range(4)))
+    appended = await asyncio.gather(*(writer(name) for name in range(4)))
     entries = await read_all(log)
     assert [(entry.offset, entry.record.key) for entry in entries] == sorted(
-        pair for pairs in told for pair in pairs
+        pair for pairs in appended for pair in pairs
     )
     assert all(set(entry.record.payload) == {int(entry.record.key.split()[0])} for entry in entries)
 
 
-async def test_append_filler_is_refused(log: Log) -> None:
+async def test_append_of_a_filler_is_refused(log: Log) -> None:
     with pytest.raises(ValueError, match="the log's own"):
         await log.append([Record(FILLER)])
 
 
-async def test_append_oversize_is_refused_and_nothing_appended(log: Log) -> None:
+async def test_append_of_an_oversize_record_is_refused_and_appends_nothing(log: Log) -> None:
     with pytest.raises(RecordTooLargeError, match="nothing was appended"):
         await log.append([Record("test", "fits"), Record("test", payload=bytes(RECORD_BYTES_MAX))])
     assert await read_all(log) == []
 
 
-async def test_append_record_at_the_limit_fits(log: Log) -> None:
+async def test_append_of_a_record_at_the_size_limit_succeeds(log: Log) -> None:
     room = RECORD_BYTES_MAX - len(encode(Record("test")))
     await log.append([Record("test", payload=bytes(room))])
     with pytest.raises(RecordTooLargeError):
         await log.append([Record("test", payload=bytes(room + 1))])
 
 
-async def test_append_cancelled_leaves_others_of_the_group_untouched(log: Log) -> None:
+async def test_append_that_is_cancelled_leaves_other_appends_untouched(log: Log) -> None:
     tasks = [asyncio.create_task(log.append(records(f"{n} a", f"{n} b"))) for n in range(30)]
     for task in tasks[::3]:
         task.cancel()
@@ -189,12 +193,12 @@ async def test_append_cancelled_leaves_others_of_the_group_untouched(log: Log) -
 # Limits of a read
 
 
-async def test_read_records_max_bounds_the_answer(log: Log) -> None:
+async def test_read_returns_at_most_records_max_records(log: Log) -> None:
     offsets = await log.append(records(*"abcde"))
     assert keys(await log.read(offsets[1], records_max=2)) == ["b", "c"]
 
 
-async def test_read_bytes_max_bounds_the_answer(log: Log) -> None:
+async def test_read_returns_at_most_bytes_max_bytes(log: Log) -> None:
     record = Record("test", payload=bytes(1000))
     offsets = await log.append([record] * 5)
     size = len(encode(record))
@@ -202,7 +206,7 @@ async def test_read_bytes_max_bounds_the_answer(log: Log) -> None:
     assert len(await log.read(offsets[0], bytes_max=3 * size - 1)) == 2
 
 
-async def test_read_limits_below_one_record_give_one(log: Log) -> None:
+async def test_read_with_limits_below_one_record_returns_one_record(log: Log) -> None:
     offsets = await log.append(records("a", "b"))
     assert keys(await log.read(offsets[0], bytes_max=0)) == ["a"]
     assert keys(await log.read(offsets[0], records_max=0)) == ["a"]
@@ -218,7 +222,7 @@ async def test_read_above_the_end_is_refused(log: Log) -> None:
 # Waiting
 
 
-async def test_wait_record_already_there_returns_at_once(backend: Backend, log: Log) -> None:
+async def test_wait_for_an_existing_record_returns_at_once(backend: Backend, log: Log) -> None:
     (offset,) = await log.append(records("a"))
     other = await backend.open()
     for handle in (log, other):
@@ -228,14 +232,14 @@ async def test_wait_record_already_there_returns_at_once(backend: Backend, log: 
     await other.close()
 
 
-async def test_wait_nothing_comes_returns_false_at_its_deadline(log: Log) -> None:
+async def test_wait_without_a_record_returns_false_at_its_deadline(log: Log) -> None:
     end = await log.end()
     began = time.monotonic()
     assert not await log.wait(end, 0.25)
     assert 0.24 <= time.monotonic() - began < DEADLINE_S
 
 
-async def test_wait_own_append_wakes_every_reader_it_fulfils(log: Log) -> None:
+async def test_wait_is_woken_by_an_append_of_the_same_handle_up_to_its_offset(log: Log) -> None:
     end = await log.end()
     waits = [asyncio.create_task(log.wait(end, DEADLINE_S)) for _ in range(5)]
     beyond = asyncio.create_task(log.wait(end + 1, DEADLINE_S))
@@ -248,7 +252,7 @@ async def test_wait_own_append_wakes_every_reader_it_fulfils(log: Log) -> None:
     assert await beyond
 
 
-async def test_wait_other_handles_append_wakes_it(backend: Backend, log: Log) -> None:
+async def test_wait_is_woken_by_an_append_of_another_handle(backend: Backend, log: Log) -> None:
     other = await backend.open()
     end = await log.end()
     waiting = asyncio.create_task(log.wait(end, DEADLINE_S))
@@ -258,7 +262,7 @@ async def test_wait_other_handles_append_wakes_it(backend: Backend, log: Log) ->
     await other.close()
 
 
-async def test_wait_cancelled_leaves_the_others_waiting(log: Log) -> None:
+async def test_wait_that_is_cancelled_leaves_other_waits_running(log: Log) -> None:
     end = await log.end()
     cancelled, stays = (asyncio.create_task(log.wait(end, DEADLINE_S)) for _ in range(2))
     await asyncio.sleep(0)
@@ -272,11 +276,11 @@ async def test_wait_cancelled_leaves_the_others_waiting(log: Log) -> None:
 # Cursors
 
 
-async def test_cursor_never_committed_is_none(log: Log) -> None:
+async def test_cursor_that_was_never_committed_is_none(log: Log) -> None:
     assert await log.load_cursor("a") is None
 
 
-async def test_cursor_last_commit_counts_per_reader_and_keeps_its_note(
+async def test_cursor_of_the_last_commit_is_loaded_with_its_note_for_each_reader(
     backend: Backend, log: Log
 ) -> None:
     note = "n" * CURSOR_NOTE_BYTES_MAX
@@ -290,7 +294,7 @@ async def test_cursor_last_commit_counts_per_reader_and_keeps_its_note(
     await other.close()
 
 
-async def test_cursor_survives_closing_the_log(backend: Backend) -> None:
+async def test_cursor_is_kept_when_the_log_is_closed_and_opened_again(backend: Backend) -> None:
     log = await backend.open()
     await log.commit_cursor("ä b", Cursor(3, "note"))
     await log.close()
@@ -299,7 +303,7 @@ async def test_cursor_survives_closing_the_log(backend: Backend) -> None:
     await log.close()
 
 
-async def test_cursor_of_a_replaced_process_is_refused_and_changes_nothing(
+async def test_cursor_commit_of_a_replaced_process_is_refused_and_changes_nothing(
     backend: Backend,
 ) -> None:
     old, new = await backend.open(), await backend.open()
@@ -315,7 +319,7 @@ async def test_cursor_of_a_replaced_process_is_refused_and_changes_nothing(
     await new.close()
 
 
-async def test_identity_is_the_same_for_every_handle(backend: Backend) -> None:
+async def test_identity_is_the_same_for_all_handles(backend: Backend) -> None:
     first, second = await backend.open(), await backend.open()
     assert await first.identity() == await second.identity() != ""
     await first.close()
@@ -325,7 +329,7 @@ async def test_identity_is_the_same_for_every_handle(backend: Backend) -> None:
 @pytest.mark.parametrize(
     "cursor", [Cursor(-1), Cursor(1, "é"), Cursor(1, "n" * (CURSOR_NOTE_BYTES_MAX + 1))]
 )
-async def test_cursor_that_not_every_log_can_keep_is_refused(log: Log, cursor: Cursor) -> None:
+async def test_cursor_beyond_the_limits_of_all_logs_is_refused(log: Log, cursor: Cursor) -> None:
     with pytest.raises(ValueError, match="cursor"):
         await log.commit_cursor("a", cursor)
     assert await log.load_cursor("a") is None
@@ -334,7 +338,9 @@ async def test_cursor_that_not_every_log_can_keep_is_refused(log: Log, cursor: C
 # Trimming
 
 
-async def test_trim_reading_below_is_refused_and_above_goes_on(backend: Backend, log: Log) -> None:
+async def test_trim_refuses_reads_below_its_offset_and_keeps_records_above_it(
+    backend: Backend, log: Log
+) -> None:
     offsets = await log.append(records(*"abcd"))
     await log.trim(offsets[2])
     other = await backend.open()
@@ -347,7 +353,7 @@ async def test_trim_reading_below_is_refused_and_above_goes_on(backend: Backend,
     await other.close()
 
 
-async def test_trim_again_or_for_less_changes_nothing(log: Log) -> None:
+async def test_trim_to_the_same_or_a_lower_offset_changes_nothing(log: Log) -> None:
     offsets = await log.append(records(*"abcd"))
     for before in (offsets[2], offsets[2], offsets[1], 0):
         await log.trim(before)
@@ -362,7 +368,7 @@ async def test_trim_beyond_the_end_is_refused(log: Log) -> None:
     assert keys(await read_all(log)) == ["a"]
 
 
-async def test_trim_whole_log_never_gives_an_offset_twice(backend: Backend) -> None:
+async def test_trim_of_the_whole_log_never_reuses_an_offset(backend: Backend) -> None:
     log = await backend.open()
     before = await log.append(records(*"abc"))
     await log.trim(await log.end())
@@ -376,7 +382,9 @@ async def test_trim_whole_log_never_gives_an_offset_twice(backend: Backend) -> N
     await log.close()
 
 
-async def test_trim_spares_all_of_a_large_record_that_stays(backend: Backend, log: Log) -> None:
+async def test_trim_keeps_all_parts_of_a_large_record_above_its_offset(
+    backend: Backend, log: Log
+) -> None:
     large = Record("rows", "large", payload=bytes(range(256)) * (3 << 12))
     await log.append([Record("test", "before")])
     (offset,) = await log.append([large])
@@ -407,7 +415,7 @@ async def test_trim_spares_all_of_a_large_record_that_stays(backend: Backend, lo
     ],
     ids=["newer", "empty", "foreign", "cut"],
 )
-async def test_read_unreadable_record_names_its_offset_and_spares_the_others(
+async def test_read_of_an_unreadable_record_names_its_offset_and_others_stay_readable(
     backend: Backend, log: Log, stored: bytes, error: type[LogError]
 ) -> None:
     (before,) = await log.append(records("before"))
@@ -424,7 +432,7 @@ async def test_read_unreadable_record_names_its_offset_and_spares_the_others(
 # Closing
 
 
-async def test_close_lets_appends_under_way_finish(backend: Backend) -> None:
+async def test_close_lets_running_appends_finish(backend: Backend) -> None:
     log = await backend.open()
     appends = [asyncio.create_task(log.append(records(str(n)))) for n in range(10)]
     await asyncio.sleep(0)
@@ -435,7 +443,7 @@ async def test_close_lets_appends_under_way_finish(backend: Backend) -> None:
     await log.close()
 
 
-async def test_close_ends_waits_and_refuses_further_use(backend: Backend) -> None:
+async def test_close_ends_waits_and_refuses_further_calls(backend: Backend) -> None:
     log = await backend.open()
     waiting = asyncio.create_task(log.wait(0, DEADLINE_S))
     await asyncio.sleep(0)

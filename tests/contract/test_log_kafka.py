@@ -74,7 +74,9 @@ def settings(admin: Any, topic: str) -> dict[str, str]:
 # The topic
 
 
-async def test_open_makes_a_topic_that_keeps_everything(log: Log, admin: Any, topic: str) -> None:
+async def test_open_creates_a_topic_that_keeps_all_records(
+    log: Log, admin: Any, topic: str
+) -> None:
     (found,) = admin.describe_topics([topic])
     assert len(found["partitions"]) == 1
     assert await log.identity() == found["topic_id"]
@@ -82,7 +84,7 @@ async def test_open_makes_a_topic_that_keeps_everything(log: Log, admin: Any, to
     assert settings(admin, topic)["flush.messages"] == "1"
 
 
-async def test_open_many_at_once_make_one_topic(url: str) -> None:
+async def test_open_of_many_handles_at_once_creates_one_topic(url: str) -> None:
     logs = await asyncio.gather(*(open_log(url, kafka=KAFKA_OPTIONS) for _ in range(5)))
     assert len({await log.identity() for log in logs}) == 1
     offsets = await asyncio.gather(*(log.append([Record("test")]) for log in logs))
@@ -101,39 +103,43 @@ async def test_open_many_at_once_make_one_topic(url: str) -> None:
         ("flush.messages", "1000"),
     ],
 )
-async def test_open_topic_that_would_lose_records_is_refused_until_it_is_mended(
+async def test_open_of_a_topic_that_would_lose_records_is_refused_until_its_setting_is_fixed(
     admin: Any, url: str, topic: str, name: str, value: str
 ) -> None:
-    wish = {
+    topic_settings = {
         "num_partitions": 1,
         "replication_factor": 1,
         "configs": needed(KAFKA_OPTIONS) | {name: value},
     }
-    admin.create_topics({topic: wish})
+    admin.create_topics({topic: topic_settings})
     with pytest.raises(LogError, match=f"{name} is {value}, but must be") as caught:
         await open_log(url, kafka=KAFKA_OPTIONS)
     assert not caught.value.retriable
     fix = str(caught.value).rpartition("--add-config ")[2]
-    mended = dict([fix.split("=")])
-    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, mended)])
+    fixed_setting = dict([fix.split("=")])
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, fixed_setting)])
     await (await open_log(url, kafka=KAFKA_OPTIONS)).close()
 
 
-async def test_open_topic_with_several_partitions_is_refused(
+async def test_open_of_a_topic_with_several_partitions_is_refused(
     admin: Any, url: str, topic: str
 ) -> None:
-    wish = {"num_partitions": 2, "replication_factor": 1, "configs": needed(KAFKA_OPTIONS)}
-    admin.create_topics({topic: wish})
+    topic_settings = {
+        "num_partitions": 2,
+        "replication_factor": 1,
+        "configs": needed(KAFKA_OPTIONS),
+    }
+    admin.create_topics({topic: topic_settings})
     with pytest.raises(LogError, match="2 partitions"):
         await open_log(url, kafka=KAFKA_OPTIONS)
 
 
-async def test_open_topic_with_too_few_copies_is_refused(log: Log, url: str) -> None:
+async def test_open_of_a_topic_with_too_few_replicas_is_refused(log: Log, url: str) -> None:
     with pytest.raises(LogError, match=r"1 copy.*min\.insync\.replicas is 1, but must be"):
         await open_log(url, kafka=KafkaOptions())
 
 
-async def test_open_with_too_few_brokers_says_so(url: str) -> None:
+async def test_open_with_too_few_brokers_is_unavailable_with_a_reason(url: str) -> None:
     with pytest.raises(LogUnavailableError, match="not so many brokers"):
         await open_log(url, kafka=KafkaOptions())
 
@@ -151,9 +157,7 @@ async def test_cursor_is_the_committed_offset_of_the_readers_group(
     assert found == {f"{topic}.a": {partition: OffsetAndMetadata(2, "1 7 note", -1)}}
 
 
-async def test_cursors_of_a_topic_with_a_longer_name_are_not_taken_for_ones_own(
-    log: Log, url: str
-) -> None:
+async def test_cursors_exclude_those_of_a_topic_whose_name_is_longer(log: Log, url: str) -> None:
     longer = await open_log(f"{url}.x", kafka=KAFKA_OPTIONS)
     await longer.commit_cursor("a", Cursor(1))
     await log.commit_cursor("b", Cursor(2))
@@ -162,7 +166,7 @@ async def test_cursors_of_a_topic_with_a_longer_name_are_not_taken_for_ones_own(
     await longer.close()
 
 
-async def test_cursor_commits_of_rivals_never_go_back_to_the_lower_epoch(url: str) -> None:
+async def test_cursor_commits_of_rivals_never_return_to_a_lower_epoch(url: str) -> None:
     logs = [await open_log(url, kafka=KAFKA_OPTIONS) for _ in range(3)]
     fenced: list[int] = []
 
@@ -189,7 +193,7 @@ async def test_cursor_commits_of_rivals_never_go_back_to_the_lower_epoch(url: st
     await asyncio.gather(*(log.close() for log in logs))
 
 
-async def test_cursor_of_a_process_that_died_in_a_commit_is_the_one_before(
+async def test_cursor_of_a_process_that_died_during_a_commit_is_the_previous_one(
     log: Log, kafka_servers: str, topic: str
 ) -> None:
     await log.commit_cursor("a", Cursor(1, epoch=1))
@@ -209,7 +213,7 @@ async def test_cursor_of_a_process_that_died_in_a_commit_is_the_one_before(
 # Large records
 
 
-async def test_parts_of_a_writer_that_died_are_passed_over(
+async def test_parts_of_a_writer_that_died_are_read_as_fillers(
     log: Log, kafka_servers: str, topic: str
 ) -> None:
     (first,) = await log.append([Record("test", "before")])
@@ -229,7 +233,9 @@ async def test_parts_of_a_writer_that_died_are_passed_over(
 
 
 @pytest.mark.parametrize("compression", ["", "gzip", "lz4", "snappy", "zstd"])
-async def test_compression_records_come_back_equal(url: str, compression: str) -> None:
+async def test_records_are_read_back_equal_with_each_compression(
+    url: str, compression: str
+) -> None:
     options = replace(KAFKA_OPTIONS, compression=compression, message_bytes_max=64 << 10)
     if compression and not getattr(kafka.codec, f"has_{compression}")():
         with pytest.raises(ValueError, match=rf"kafka-python\[{compression}\]"):
@@ -249,7 +255,7 @@ async def test_compression_records_come_back_equal(url: str, compression: str) -
 # Following
 
 
-async def test_wait_costs_next_to_nothing(log: Log) -> None:
+async def test_wait_uses_almost_no_processor_time(log: Log) -> None:
     await log.append([Record("test")])
     assert not await log.wait(1, 0.2)
     cpu = time.process_time()
@@ -258,7 +264,7 @@ async def test_wait_costs_next_to_nothing(log: Log) -> None:
     assert time.process_time() - cpu < 0.2
 
 
-async def test_read_of_what_was_just_written_or_followed_asks_no_broker(
+async def test_read_of_records_just_appended_or_followed_fetches_nothing_from_a_broker(
     url: str, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = await open_log(url, kafka=KAFKA_OPTIONS)
@@ -279,9 +285,7 @@ async def test_read_of_what_was_just_written_or_followed_asks_no_broker(
     await other.close()
 
 
-async def test_read_of_a_handle_that_was_frozen_looks_at_the_topic_first(
-    admin: Any, url: str, topic: str
-) -> None:
+async def test_read_after_a_freeze_checks_the_topic_first(admin: Any, url: str, topic: str) -> None:
     log = await open_log(url, kafka=KAFKA_OPTIONS)
     assert isinstance(log, KafkaLog)
     await log.append([Record("test", "old")])
@@ -313,7 +317,7 @@ async def until(call: Callable[[], Any]) -> Any:
 # A client of kafka-python that is refused ends without closing its sockets.
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_sasl_settings_reach_every_client_and_the_password_nobody_else(
+async def test_sasl_settings_reach_each_client_and_no_log_shows_the_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = haproc.ring.broker.broker_server_settings  # type: ignore[attr-defined]

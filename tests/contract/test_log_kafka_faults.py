@@ -1,4 +1,4 @@
-"""A Kafka log whose broker dies, hangs, or comes back with nothing."""
+"""Tests of a Kafka log whose broker dies, hangs, or returns without its data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 DEADLINE_S = 60.0
 OPTIONS = KafkaOptions(replication_factor=1, min_insync_replicas=1, append_timeout_s=2.0)
 ANSWERS_WITHIN_S = 8.0
-"""Reads and appends tell within this time that there is no broker."""
+"""Reads and appends fail within this time when no broker answers."""
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ async def read_all(log: Log, at: int) -> dict[int, str]:
     return stored
 
 
-async def waits(log: Log, offset: int) -> asyncio.Task[bool]:
+async def begin_wait(log: Log, offset: int) -> asyncio.Task[bool]:
     """Return a wait that has begun."""
     assert not await log.wait(offset, 0.05)
     waiting = asyncio.create_task(log.wait(offset, DEADLINE_S))
@@ -70,8 +70,8 @@ async def waits(log: Log, offset: int) -> asyncio.Task[bool]:
     return waiting
 
 
-async def is_unavailable(call: Awaitable[object]) -> float:
-    """The call says that the log is away; return after how many seconds."""
+async def check_unavailable(call: Awaitable[object]) -> float:
+    """Check that the call raises LogUnavailableError; return the seconds that it took."""
     began = time.monotonic()
     with pytest.raises(LogUnavailableError):
         await call
@@ -90,18 +90,18 @@ async def is_lost(log: Log, waiting: asyncio.Task[bool], offset: int, why: str =
             await call
 
 
-async def none_works(log: Log, offset: int) -> None:
-    """Nothing that needs a broker works, and all say so in time, side by side."""
+async def check_all_calls_fail(log: Log, offset: int) -> None:
+    """Check that all calls that need a broker fail in time, side by side."""
     took = await asyncio.gather(
-        is_unavailable(log.append([Record("test", "lost")])),
-        is_unavailable(log.read(offset)),
-        is_unavailable(log.commit_cursor("a", Cursor(offset))),
+        check_unavailable(log.append([Record("test", "lost")])),
+        check_unavailable(log.read(offset)),
+        check_unavailable(log.commit_cursor("a", Cursor(offset))),
     )
     assert max(took) < ANSWERS_WITHIN_S
 
 
-async def all_works(log: Log, first: int) -> None:
-    """All works again, on the same handle, and every acknowledged record is there."""
+async def check_all_calls_work(log: Log, first: int) -> None:
+    """Check that all calls work again on this handle and no acknowledged record is lost."""
     (offset,) = await until_works(lambda: log.append([Record("test", "after")]))
     keys = list((await read_all(log, first)).values())
     assert keys[0] == "before" and keys[-1] == "after"
@@ -117,40 +117,42 @@ async def all_works(log: Log, first: int) -> None:
 
 
 @pytest.mark.thorough
-async def test_broker_killed_all_fails_in_time_and_works_again_after_its_restart(
+async def test_calls_under_a_killed_broker_fail_in_time_and_work_after_its_restart(
     broker: LocalBroker, log: Log
 ) -> None:
     (first,) = await log.append([Record("test", "before")])
     await log.commit_cursor("a", Cursor(first))
-    waiting = await waits(log, first + 1)
+    waiting = await begin_wait(log, first + 1)
     broker.kill()
     await broker.wait_gone()
-    await none_works(log, first + 1)
+    await check_all_calls_fail(log, first + 1)
     await broker.start()
-    await all_works(log, first)
+    await check_all_calls_work(log, first)
     assert await waiting
 
 
 @pytest.mark.thorough
-async def test_broker_frozen_all_fails_in_time_and_works_again_when_it_goes_on(
+async def test_calls_under_a_frozen_broker_fail_in_time_and_work_when_it_continues(
     broker: LocalBroker, log: Log
 ) -> None:
     (first,) = await log.append([Record("test", "before")])
     await log.commit_cursor("a", Cursor(first))
     broker.signal(signal.SIGSTOP)
     try:
-        await none_works(log, first + 1)
+        await check_all_calls_fail(log, first + 1)
     finally:
         broker.signal(signal.SIGCONT)
-    await all_works(log, first)
+    await check_all_calls_work(log, first)
 
 
-async def test_broker_frozen_never_blocks_the_event_loop(broker: LocalBroker, log: Log) -> None:
+async def test_event_loop_is_never_blocked_by_a_frozen_broker(
+    broker: LocalBroker, log: Log
+) -> None:
     await log.append([Record("test", "before")])
     slowest, ticks, ends = 0, 0, threading.Event()
 
     def tick() -> None:
-        """The time in another thread: a busy machine stops both."""
+        """Count time in another thread: a busy machine delays both threads."""
         nonlocal ticks
         while not ends.wait(0.01):
             ticks += 1
@@ -159,7 +161,7 @@ async def test_broker_frozen_never_blocks_the_event_loop(broker: LocalBroker, lo
     clock.start()
     broker.signal(signal.SIGSTOP)
     try:
-        use = asyncio.ensure_future(none_works(log, 1))
+        use = asyncio.ensure_future(check_all_calls_fail(log, 1))
         while not use.done():
             began = ticks
             await asyncio.sleep(0.01)
@@ -175,7 +177,7 @@ async def test_broker_frozen_never_blocks_the_event_loop(broker: LocalBroker, lo
 
 
 @pytest.mark.thorough
-async def test_broker_killed_right_after_a_commit_has_the_cursor(
+async def test_cursor_is_kept_by_a_broker_killed_right_after_the_commit(
     broker: LocalBroker, log: Log, url: str
 ) -> None:
     for number in range(3):
@@ -193,7 +195,7 @@ async def test_broker_killed_right_after_a_commit_has_the_cursor(
         assert time.monotonic() - began < ANSWERS_WITHIN_S
 
 
-async def test_broker_killed_while_many_append_keeps_what_was_acknowledged(
+async def test_acknowledged_appends_are_kept_when_the_broker_is_killed_under_many_writers(
     broker: LocalBroker, log: Log
 ) -> None:
     acknowledged: dict[int, str] = {}
@@ -225,10 +227,10 @@ async def test_broker_killed_while_many_append_keeps_what_was_acknowledged(
     assert len(set(stored.values())) == len(stored)
 
 
-async def test_producer_closed_with_a_record_under_way_ends(
+async def test_producer_that_is_closed_with_an_unsent_record_ends(
     broker: LocalBroker, kafka: LocalKafka, url: str, log: Log
 ) -> None:
-    """kafka-python's own ``close`` gives up then, and leaves the producer at work for ever."""
+    """kafka-python's own ``close`` gives up then, and leaves the producer running for ever."""
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
     topic = url.rpartition("/")[2]
     producer.send(topic, b"first").get(timeout=DEADLINE_S)
@@ -247,7 +249,7 @@ async def test_open_without_a_broker_fails_in_time(broker: LocalBroker, url: str
     for end, go_on in ((signal.SIGSTOP, True), (signal.SIGKILL, False)):
         broker.signal(end)
         try:
-            took = await is_unavailable(open_log(url, kafka=OPTIONS))
+            took = await check_unavailable(open_log(url, kafka=OPTIONS))
             assert took < 2 * ANSWERS_WITHIN_S
         finally:
             if go_on:
@@ -259,11 +261,11 @@ async def test_open_without_a_broker_fails_in_time(broker: LocalBroker, url: str
     await log.close()
 
 
-async def test_topic_deleted_under_a_handle_is_a_lost_log_and_is_not_made_anew(
+async def test_topic_deleted_under_a_handle_is_a_lost_log_and_is_not_created_again(
     kafka: LocalKafka, log: Log, url: str
 ) -> None:
     (offset,) = await log.append([Record("test")])
-    waiting = await waits(log, offset + 1)
+    waiting = await begin_wait(log, offset + 1)
     topic = url.rpartition("/")[2]
     admin = await asyncio.to_thread(KafkaAdminClient, bootstrap_servers=kafka.bootstrap_servers)
     await asyncio.to_thread(admin.delete_topics, [topic])
@@ -272,11 +274,11 @@ async def test_topic_deleted_under_a_handle_is_a_lost_log_and_is_not_made_anew(
     await asyncio.to_thread(admin.close)
 
 
-async def test_topic_made_anew_under_a_handle_is_another_log(
+async def test_topic_recreated_under_a_handle_is_a_different_log(
     kafka: LocalKafka, log: Log, url: str
 ) -> None:
     await log.append([Record("test", "old")] * 3)
-    waiting = await waits(log, 3)
+    waiting = await begin_wait(log, 3)
     topic = url.rpartition("/")[2]
     admin = await asyncio.to_thread(KafkaAdminClient, bootstrap_servers=kafka.bootstrap_servers)
     await asyncio.to_thread(admin.delete_topics, [topic])
@@ -296,7 +298,7 @@ async def test_broker_that_lost_its_disk_is_a_lost_log(tmp_path: Path) -> None:
     try:
         log = await open_log(f"kafka://{kafka.bootstrap_servers}/log", kafka=KAFKA_OPTIONS)
         await log.append([Record("test")] * 3)
-        waiting = await waits(log, 3)
+        waiting = await begin_wait(log, 3)
         broker.kill()
         await broker.wait_gone()
         shutil.rmtree(broker.folder / "data")

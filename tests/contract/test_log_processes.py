@@ -29,7 +29,7 @@ def acknowledged(name: str, lines: list[str]) -> dict[int, str]:
     return found
 
 
-async def test_append_writer_killed_midstream_keeps_every_acknowledged_record(
+async def test_append_of_a_writer_killed_midstream_keeps_each_acknowledged_record(
     shared_backend: Backend,
 ) -> None:
     log = await shared_backend.open()
@@ -50,7 +50,7 @@ async def test_append_writer_killed_midstream_keeps_every_acknowledged_record(
     await log.close()
 
 
-async def test_append_many_processes_share_one_order(shared_backend: Backend) -> None:
+async def test_append_by_many_processes_gives_one_order(shared_backend: Backend) -> None:
     log = await shared_backend.open()
     async with (
         process(SCRIPT, "write", shared_backend.url, "a", "60") as a,
@@ -72,7 +72,7 @@ async def test_append_many_processes_share_one_order(shared_backend: Backend) ->
     await log.close()
 
 
-async def test_wait_append_of_another_process_wakes_within_milliseconds(
+async def test_wait_is_woken_within_milliseconds_by_an_append_of_another_process(
     shared_backend: Backend,
 ) -> None:
     log = await shared_backend.open()

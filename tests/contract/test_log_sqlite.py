@@ -39,7 +39,7 @@ def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def test_open_again_keeps_the_logs_id(tmp_path: Path) -> None:
+async def test_open_again_keeps_the_id_of_the_log(tmp_path: Path) -> None:
     ids = set()
     for _ in range(2):
         log = await SqliteLog.open(tmp_path / "log.db")
@@ -48,7 +48,7 @@ async def test_open_again_keeps_the_logs_id(tmp_path: Path) -> None:
     assert len(ids) == 1
 
 
-async def test_open_many_handles_at_once_create_one_log(tmp_path: Path) -> None:
+async def test_open_of_many_handles_at_once_creates_one_log(tmp_path: Path) -> None:
     logs = await asyncio.gather(*(SqliteLog.open(tmp_path / "log.db") for _ in range(6)))
     assert len({await log.identity() for log in logs}) == 1
     offsets = await asyncio.gather(*(log.append([Record("test")]) for log in logs))
@@ -57,14 +57,16 @@ async def test_open_many_handles_at_once_create_one_log(tmp_path: Path) -> None:
         await log.close()
 
 
-async def test_open_empty_file_becomes_a_log(tmp_path: Path) -> None:
+async def test_open_of_an_empty_file_creates_a_log(tmp_path: Path) -> None:
     (tmp_path / "log.db").touch()
     log = await SqliteLog.open(tmp_path / "log.db")
     assert await log.append([Record("test")]) == [0]
     await log.close()
 
 
-async def test_open_file_that_is_no_database_is_refused_unchanged(tmp_path: Path) -> None:
+async def test_open_of_a_file_that_is_no_database_is_refused_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a log " * 500)
     with pytest.raises(LogError, match=r"notes\.txt is not a log") as caught:
@@ -73,7 +75,9 @@ async def test_open_file_that_is_no_database_is_refused_unchanged(tmp_path: Path
     assert path.read_text() == "not a log " * 500
 
 
-async def test_open_other_programs_database_is_refused_unchanged(tmp_path: Path) -> None:
+async def test_open_of_another_programs_database_is_refused_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "other.db"
     db = sqlite3.connect(path)
     db.execute("CREATE TABLE t (x)")
@@ -84,7 +88,7 @@ async def test_open_other_programs_database_is_refused_unchanged(tmp_path: Path)
     assert path.read_bytes() == before
 
 
-async def test_open_newer_schema_is_refused(tmp_path: Path) -> None:
+async def test_open_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     await (await SqliteLog.open(path)).close()
     db = sqlite3.connect(path, isolation_level=None)
@@ -95,7 +99,7 @@ async def test_open_newer_schema_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["missing/log.db", "file/log.db"])
-async def test_open_without_a_folder_is_refused(tmp_path: Path, path: str) -> None:
+async def test_open_without_its_folder_is_refused(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LogError, match="folder must exist and be writable") as caught:
         await SqliteLog.open(tmp_path / path)
@@ -103,7 +107,7 @@ async def test_open_without_a_folder_is_refused(tmp_path: Path, path: str) -> No
 
 
 @pytest.mark.parametrize(("folder_mode", "file_mode"), [(0o555, 0o666), (0o777, 0o444)])
-async def test_open_what_the_user_may_not_write_is_refused(
+async def test_open_of_a_file_or_folder_without_write_permission_is_refused(
     tmp_path: Path, folder_mode: int, file_mode: int
 ) -> None:
     folder = tmp_path / "folder"
@@ -133,7 +137,9 @@ async def test_open_what_the_user_may_not_write_is_refused(
     assert "writ" in done.stdout
 
 
-async def test_append_disk_full_is_unavailable_and_works_again_with_space(tmp_path: Path) -> None:
+async def test_append_to_a_full_disk_is_unavailable_and_works_again_with_space(
+    tmp_path: Path,
+) -> None:
     # A limit on file sizes makes the real write call fail as a full disk does.
     code = """if True:
         import asyncio, resource, sys
@@ -159,7 +165,7 @@ async def test_append_disk_full_is_unavailable_and_works_again_with_space(tmp_pa
     assert done.stdout.endswith("['before', 'after']\n"), done
 
 
-async def test_append_file_removed_under_it_is_unavailable(tmp_path: Path) -> None:
+async def test_append_to_a_removed_file_is_unavailable(tmp_path: Path) -> None:
     log = await SqliteLog.open(tmp_path / "log.db")
     await log.append([Record("test")])
     (tmp_path / "log.db").unlink()
@@ -169,7 +175,9 @@ async def test_append_file_removed_under_it_is_unavailable(tmp_path: Path) -> No
     await log.close()
 
 
-async def test_append_lock_held_by_another_is_unavailable_and_names_it(tmp_path: Path) -> None:
+async def test_writer_lock_held_by_another_is_unavailable_and_its_process_is_named(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "log.db-lock"
     holder = WriterLock(path)
     waiting = WriterLock(path, timeout_s=0.1)
@@ -185,7 +193,7 @@ async def test_append_lock_held_by_another_is_unavailable_and_names_it(tmp_path:
     waiting.close()
 
 
-async def test_append_while_a_writer_process_is_stopped_goes_on(tmp_path: Path) -> None:
+async def test_append_continues_while_a_writer_process_is_stopped(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path / 'log.db'}"
     log = await open_log(url)
     async with process("log_process.py", "answer", url) as child:
@@ -200,7 +208,7 @@ async def test_append_while_a_writer_process_is_stopped_goes_on(tmp_path: Path) 
     await log.close()
 
 
-async def test_append_writes_of_one_turn_share_one_transaction(tmp_path: Path) -> None:
+async def test_appends_and_commits_of_one_loop_turn_share_one_transaction(tmp_path: Path) -> None:
     log = await SqliteLog.open(tmp_path / "log.db")
     await log.append([Record("test")])
     wal = tmp_path / "log.db-wal"
@@ -215,7 +223,7 @@ async def test_append_writes_of_one_turn_share_one_transaction(tmp_path: Path) -
     await log.close()
 
 
-async def test_wait_writer_that_died_before_the_bell_is_noticed(tmp_path: Path) -> None:
+async def test_wait_sees_a_record_whose_writer_died_before_the_wake_up(tmp_path: Path) -> None:
     log = await SqliteLog.open(tmp_path / "log.db")
     waiting = asyncio.create_task(log.wait(0, DEADLINE_S))
     assert not await log.wait(0, 0.05)
@@ -228,7 +236,7 @@ async def test_wait_writer_that_died_before_the_bell_is_noticed(tmp_path: Path) 
     await log.close()
 
 
-async def test_trim_gives_the_space_back(tmp_path: Path) -> None:
+async def test_trim_frees_disk_space(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     log = await SqliteLog.open(path)
     for _ in range(8):
@@ -246,7 +254,7 @@ async def test_trim_gives_the_space_back(tmp_path: Path) -> None:
     await log.close()
 
 
-async def test_trim_interrupted_is_finished_by_the_next_handle(tmp_path: Path) -> None:
+async def test_trim_that_was_interrupted_is_finished_by_the_next_handle(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     log = await SqliteLog.open(path)
     await log.append([Record("test")] * 3000)
@@ -268,7 +276,7 @@ async def test_trim_interrupted_is_finished_by_the_next_handle(tmp_path: Path) -
     await log.close()
 
 
-async def test_wal_stays_bounded_while_reads_go_on(tmp_path: Path) -> None:
+async def test_wal_stays_bounded_while_readers_are_active(tmp_path: Path) -> None:
     log = await SqliteLog.open(tmp_path / "log.db")
     payload = bytes(1 << 20)
     stop = asyncio.Event()
@@ -300,12 +308,12 @@ async def test_wal_stays_bounded_while_reads_go_on(tmp_path: Path) -> None:
         ("sqlite://var/log.db", "sqlite:///var/log.db"),
     ],
 )
-async def test_open_log_url_of_no_log_is_refused_with_a_hint(url: str, hint: str) -> None:
+async def test_open_log_of_an_invalid_url_is_refused_with_a_hint(url: str, hint: str) -> None:
     with pytest.raises(ValueError, match=hint):
         await open_log(url)
 
 
-async def test_open_log_relative_path_is_below_the_working_directory(
+async def test_open_log_of_a_relative_path_uses_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

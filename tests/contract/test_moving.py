@@ -1,4 +1,4 @@
-"""A log is moved from one backend to another: what the file holds, and what refuses it."""
+"""Tests of moving a log between backends: the export file, and the refusals."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from tests.contract.log_backends import KAFKA_OPTIONS
 BACKENDS = ("memory", "sqlite", "kafka")
 SOURCES = ("memory", "sqlite", pytest.param("kafka", marks=pytest.mark.thorough))
 LARGE = os.urandom(3 << 20)
-"""More than a message of Kafka's takes."""
+"""Larger than a message of Kafka may be."""
 OPERATIONS_BYTES_MAX = 64 << 20
 
 
 class Place:
-    """Where a log and its store are, or will be."""
+    """The place of a log and its store, before or after they exist."""
 
     def __init__(self, kind: str, folder: Path, servers: str = "") -> None:
         self.kind = kind
@@ -51,7 +51,7 @@ class Place:
         self._memory = MemoryStore(identity=uuid.uuid4().hex), MemoryKeys()
 
     async def open(self, *, checked: bool = True) -> tuple[MovableLog, MovableStore]:
-        """Return handles; ``checked``: as a HAProc opens it."""
+        """Return handles; ``checked``: opened as a HAProc opens them."""
         if self.kind == "memory":
             log, store = MemoryLog(self._memory[0]), MemoryKeyValueStore(self._memory[1])
             found = await origin_of(log, store)
@@ -90,7 +90,7 @@ async def closed(*handles: Any) -> None:
 
 
 async def filled(place: Place) -> None:
-    """Put into a log whatever a log can hold; its beginning is trimmed away."""
+    """Fill a log with records of all kinds, cursors and keys; its start is trimmed."""
     log, store = await place.open()
     await log.append([Record("old", str(n)) for n in range(10)])
     await log.trim(7)
@@ -111,7 +111,7 @@ async def filled(place: Place) -> None:
 
 
 async def held(log: Log, store: KeyValueStore) -> dict[str, Any]:
-    """Return all that readers can see; fillers are none of it."""
+    """Return all that readers can see, without fillers."""
     records, offset = {}, await log.start()
     while found := await log.read(offset):
         for entry in found:
@@ -142,7 +142,7 @@ async def moved(source: Place, target: Place, file: Path) -> Contents:
     return contents
 
 
-async def test_moved_log_is_the_same_and_goes_on_behind_it(
+async def test_log_that_was_moved_has_equal_content_and_accepts_new_records(
     source: Place, target: Place, tmp_path: Path
 ) -> None:
     await filled(source)
@@ -178,7 +178,7 @@ async def test_moved_log_is_the_same_and_goes_on_behind_it(
     await closed(*old, *again)
 
 
-async def test_moved_log_can_be_moved_on(tmp_path: Path, source: Place) -> None:
+async def test_log_that_was_moved_can_be_moved_again(tmp_path: Path, source: Place) -> None:
     await filled(source)
     second, third = Place("sqlite", tmp_path), Place("memory", tmp_path)
     await moved(source, second, tmp_path / "1")
@@ -225,7 +225,7 @@ async def untouched(log: MovableLog, store: KeyValueStore) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 9, 11, 1000, -40, -33, -32, -1])
-async def test_file_that_was_cut_off_is_refused_before_anything_is_changed(
+async def test_import_of_a_truncated_file_is_refused_before_any_change(
     file: Path, new: tuple[MovableLog, MovableStore], left: int
 ) -> None:
     data = content(file)
@@ -235,7 +235,7 @@ async def test_file_that_was_cut_off_is_refused_before_anything_is_changed(
     await untouched(*new)
 
 
-async def test_file_with_a_changed_byte_is_refused_wherever_it_is(
+async def test_import_of_a_file_with_any_changed_byte_is_refused(
     file: Path, new: tuple[MovableLog, MovableStore]
 ) -> None:
     data = content(file)
@@ -251,7 +251,7 @@ async def test_file_with_a_changed_byte_is_refused_wherever_it_is(
     await import_log(file, *new)
 
 
-async def test_other_file_is_refused(tmp_path: Path) -> None:
+async def test_contents_of_a_file_that_is_no_export_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("a text of more than forty bytes, which is no log at all")
     with pytest.raises(LogCorruptError, match="is not the export of a log"):
         read_contents(tmp_path / "x")
@@ -260,7 +260,7 @@ async def test_other_file_is_refused(tmp_path: Path) -> None:
 # Logs that are refused
 
 
-async def test_log_that_was_used_is_refused(
+async def test_import_into_a_used_log_or_store_is_refused(
     file: Path, new: tuple[MovableLog, MovableStore]
 ) -> None:
     log, store = new
@@ -282,7 +282,7 @@ class KilledError(Exception):
 
 
 @pytest.mark.parametrize("step", ["begin_at", "refill", "put", "commit_cursor"])
-async def test_import_that_was_killed_leaves_a_log_that_nobody_uses(
+async def test_import_that_was_killed_leaves_an_unusable_log(
     file: Path,
     new: tuple[MovableLog, MovableStore],
     monkeypatch: pytest.MonkeyPatch,
@@ -313,7 +313,7 @@ async def test_import_that_was_killed_leaves_a_log_that_nobody_uses(
         await import_log(file, log, store)
 
 
-async def test_log_made_anew_beside_an_old_store_is_not_taken_for_the_moved_one(
+async def test_log_recreated_beside_an_old_store_has_no_origin(
     tmp_path: Path,
 ) -> None:
     place = Place("sqlite", tmp_path)
@@ -328,7 +328,7 @@ async def test_log_made_anew_beside_an_old_store_is_not_taken_for_the_moved_one(
     await closed(log, store)
 
 
-async def test_log_that_was_left_is_refused_and_keeps_its_id(tmp_path: Path) -> None:
+async def test_log_that_was_left_is_refused_and_keeps_its_id_when_reopened(tmp_path: Path) -> None:
     place = Place("sqlite", tmp_path)
     log, store = await place.open()
     await remember(log, store, Origin(MoveState.LEFT, "older", "to /x"))
@@ -346,7 +346,7 @@ async def test_log_that_was_left_is_refused_and_keeps_its_id(tmp_path: Path) -> 
 # Exports that are refused
 
 
-async def test_export_beside_a_writer_leaves_no_file(
+async def test_export_during_a_write_is_refused_and_leaves_no_file(
     source: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await filled(source)
@@ -378,7 +378,7 @@ async def test_export_of_a_log_without_records_is_refused(
 # Where a log begins
 
 
-async def test_log_can_begin_at_any_offset_once(target: Place) -> None:
+async def test_log_that_is_new_can_begin_at_any_offset_once(target: Place) -> None:
     log, store = await target.open()
     await log.begin_at(0)
     assert (await log.start(), await log.end()) == (0, 0)
@@ -393,7 +393,9 @@ async def test_log_can_begin_at_any_offset_once(target: Place) -> None:
     await closed(log, store)
 
 
-async def test_kafka_beginning_that_was_cut_off_goes_on(kafka_servers: str, tmp_path: Path) -> None:
+async def test_kafka_begin_at_that_was_interrupted_is_continued(
+    kafka_servers: str, tmp_path: Path
+) -> None:
     place = Place("kafka", tmp_path, kafka_servers)
     log, store = await place.open()
     await log.refill(3, lambda: iter([(0, [FILLER_STORED] * 3)]))
@@ -404,7 +406,7 @@ async def test_kafka_beginning_that_was_cut_off_goes_on(kafka_servers: str, tmp_
     await closed(log, store)
 
 
-async def test_kafka_topic_with_records_is_not_made_to_begin_elsewhere(
+async def test_kafka_topic_with_records_cannot_begin_at_another_offset(
     kafka_servers: str, tmp_path: Path
 ) -> None:
     log, store = await Place("kafka", tmp_path, kafka_servers).open()

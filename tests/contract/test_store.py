@@ -42,14 +42,14 @@ async def values(store: KeyValueStore, prefix: str) -> dict[str, bytes]:
 # Putting, getting and deleting
 
 
-async def test_store_new_is_empty(store: KeyValueStore) -> None:
+async def test_store_that_is_new_is_empty(store: KeyValueStore) -> None:
     assert await store.get("a") is None
     assert await store.scan("") == {}
     assert await store.keys("") == []
     assert await store.revision() == 0
 
 
-async def test_put_value_is_got_and_a_later_one_takes_its_place(store: KeyValueStore) -> None:
+async def test_put_is_read_back_and_a_later_put_replaces_it(store: KeyValueStore) -> None:
     first = await store.put("a", b"one")
     assert await store.get("a") == Kept(b"one", first)
     second = await store.put("a", b"two")
@@ -58,12 +58,12 @@ async def test_put_value_is_got_and_a_later_one_takes_its_place(store: KeyValueS
 
 
 @pytest.mark.parametrize("value", [b"", b"\0", bytes(range(256))])
-async def test_put_any_bytes_come_back_equal(store: KeyValueStore, value: bytes) -> None:
+async def test_put_of_any_bytes_is_read_back_equal(store: KeyValueStore, value: bytes) -> None:
     await store.put("a", value)
     assert value_of(await store.get("a")) == value
 
 
-async def test_delete_key_is_gone_and_may_come_back(store: KeyValueStore) -> None:
+async def test_delete_removes_a_key_that_can_be_put_again(store: KeyValueStore) -> None:
     await store.put("a", b"one")
     await store.delete("a")
     assert await store.get("a") is None
@@ -72,33 +72,35 @@ async def test_delete_key_is_gone_and_may_come_back(store: KeyValueStore) -> Non
     assert value_of(await store.get("a")) == b"two"
 
 
-async def test_delete_absent_key_is_harmless(store: KeyValueStore) -> None:
+async def test_delete_of_an_absent_key_does_nothing(store: KeyValueStore) -> None:
     await store.delete("a")
     assert await store.get("a") is None
 
 
 @pytest.mark.parametrize("key", ["größe/😀", 'a b"\\%_?*[', "x" * KEY_BYTES_MAX, "\x01", "~"])
-async def test_put_key_of_any_text_is_kept(store: KeyValueStore, key: str) -> None:
+async def test_put_under_a_key_of_any_text_is_kept(store: KeyValueStore, key: str) -> None:
     await store.put(key, b"1")
     assert value_of(await store.get(key)) == b"1"
     assert await values(store, key) == {key: b"1"}
 
 
 @pytest.mark.parametrize("key", ["", "x" * (KEY_BYTES_MAX + 1), "é" * KEY_BYTES_MAX, "a\0b"])
-async def test_put_what_is_no_key_is_refused(store: KeyValueStore, key: str) -> None:
+async def test_put_under_an_invalid_key_is_refused(store: KeyValueStore, key: str) -> None:
     with pytest.raises(ValueError, match="a key is text"):
         await store.put(key, b"1")
     assert await store.scan("") == {}
 
 
-async def test_put_value_over_the_limit_changes_nothing(store: KeyValueStore) -> None:
+async def test_put_of_an_oversize_value_is_refused_and_changes_nothing(
+    store: KeyValueStore,
+) -> None:
     await store.put("a", b"one")
     with pytest.raises(ValueTooLargeError, match="split it"):
         await store.put("a", bytes(VALUE_BYTES_MAX + 1))
     assert value_of(await store.get("a")) == b"one"
 
 
-async def test_put_many_tasks_at_once_all_are_kept(
+async def test_puts_of_many_tasks_at_once_are_all_kept(
     store: KeyValueStore, other: KeyValueStore
 ) -> None:
     async def writer(name: int) -> None:
@@ -119,7 +121,9 @@ async def test_put_many_tasks_at_once_all_are_kept(
 # Large values
 
 
-async def test_put_large_values_come_back_equal(store: KeyValueStore, other: KeyValueStore) -> None:
+async def test_put_of_large_values_is_read_back_equal(
+    store: KeyValueStore, other: KeyValueStore
+) -> None:
     large = random.Random(1).randbytes(LARGE)
     await store.put("blob/a", large)
     await store.put("small", b"1")
@@ -129,7 +133,7 @@ async def test_put_large_values_come_back_equal(store: KeyValueStore, other: Key
         assert await each.keys("blob/") == ["blob/a"]
 
 
-async def test_put_value_of_tens_of_mebibytes_comes_back_equal(
+async def test_put_of_32_mebibytes_is_read_back_equal(
     store: KeyValueStore, other: KeyValueStore
 ) -> None:
     large = random.Random(2).randbytes(1 << 20) * 32
@@ -137,7 +141,7 @@ async def test_put_value_of_tens_of_mebibytes_comes_back_equal(
     assert value_of(await other.get("blob")) == large
 
 
-async def test_put_over_a_large_value_leaves_the_new_one(
+async def test_put_over_a_large_value_leaves_the_new_value(
     store: KeyValueStore, other: KeyValueStore
 ) -> None:
     for number in range(3):
@@ -151,7 +155,7 @@ async def test_put_over_a_large_value_leaves_the_new_one(
     assert await store.get("a") is None
 
 
-async def test_put_large_values_at_once_are_whole(
+async def test_puts_of_large_values_at_once_are_read_back_whole(
     store: KeyValueStore, other: KeyValueStore
 ) -> None:
     sent = {f"b/{n}": bytes([n]) * (2 << 20) for n in range(8)}
@@ -163,7 +167,7 @@ async def test_put_large_values_at_once_are_whole(
 # Scanning
 
 
-async def test_scan_prefix_gives_what_lies_below_it_in_order(store: KeyValueStore) -> None:
+async def test_scan_of_a_prefix_returns_the_keys_below_it_in_order(store: KeyValueStore) -> None:
     keys = ["a", "a/1", "a/10", "a/2", "a0", "b/1", "a/é", "a/😀", "a/\uffff", "A/1"]
     for key in keys:
         await store.put(key, key.encode())
@@ -174,10 +178,10 @@ async def test_scan_prefix_gives_what_lies_below_it_in_order(store: KeyValueStor
     assert await store.scan("c") == {}
 
 
-async def test_scan_while_others_write_is_of_one_moment(
+async def test_scan_during_writes_shows_one_moment(
     store: KeyValueStore, other: KeyValueStore
 ) -> None:
-    """Each key is put after the one before it, so whoever sees one must see all before it."""
+    """Each key is put after the one before it, so a scan with one key has all before it."""
 
     async def write() -> None:
         for number in range(100):
@@ -195,7 +199,7 @@ async def test_scan_while_others_write_is_of_one_moment(
 # Several handles
 
 
-async def test_put_is_seen_by_every_handle_at_once(
+async def test_put_is_seen_by_all_handles_at_once(
     store: KeyValueStore, other: KeyValueStore
 ) -> None:
     for number in range(50):
@@ -209,7 +213,9 @@ async def test_put_is_seen_by_every_handle_at_once(
         assert await reader.get("a") is None
 
 
-async def test_put_claims_of_several_handles_have_one_first(store_backend: StoreBackend) -> None:
+async def test_claims_of_several_handles_at_once_have_one_first(
+    store_backend: StoreBackend,
+) -> None:
     handles = [await store_backend.open() for _ in range(3)]
 
     async def claim(number: int, name: int) -> str:
@@ -225,7 +231,7 @@ async def test_put_claims_of_several_handles_have_one_first(store_backend: Store
         await handle.close()
 
 
-async def test_open_again_finds_all_that_was_put(store_backend: StoreBackend) -> None:
+async def test_open_again_finds_all_stored_values(store_backend: StoreBackend) -> None:
     first = await store_backend.open()
     large = random.Random(3).randbytes(LARGE)
     await first.put("gone", b"x")
@@ -246,14 +252,14 @@ async def test_open_again_finds_all_that_was_put(store_backend: StoreBackend) ->
 # Waiting
 
 
-async def test_wait_without_a_change_is_over_in_time(store: KeyValueStore) -> None:
+async def test_wait_without_a_change_returns_false_at_its_deadline(store: KeyValueStore) -> None:
     await store.put("a/1", b"")
     revision = await store.revision()
     assert not await store.wait("a/", revision, 0)
     assert not await store.wait("a/", revision, 0.05)
 
 
-async def test_wait_change_before_it_is_noticed_at_once(
+async def test_wait_for_an_earlier_change_returns_at_once(
     store: KeyValueStore, other: KeyValueStore
 ) -> None:
     revision = await store.revision()
@@ -263,7 +269,7 @@ async def test_wait_change_before_it_is_noticed_at_once(
 
 
 @pytest.mark.parametrize("own", [True, False])
-async def test_wait_put_below_the_prefix_wakes(
+async def test_wait_is_woken_by_a_put_below_its_prefix(
     store: KeyValueStore, other: KeyValueStore, own: bool
 ) -> None:
     revision = await store.revision()
@@ -274,7 +280,7 @@ async def test_wait_put_below_the_prefix_wakes(
     assert await waiting
 
 
-async def test_wait_delete_below_the_prefix_wakes(
+async def test_wait_is_woken_by_a_delete_below_its_prefix(
     store: KeyValueStore, other: KeyValueStore
 ) -> None:
     await store.put("a/1", b"")
@@ -285,7 +291,7 @@ async def test_wait_delete_below_the_prefix_wakes(
     assert await waiting
 
 
-async def test_wait_change_elsewhere_does_not_end_it(
+async def test_wait_is_not_ended_by_a_change_outside_its_prefix(
     store: KeyValueStore, other: KeyValueStore
 ) -> None:
     revision = await store.revision()
@@ -298,8 +304,8 @@ async def test_wait_change_elsewhere_does_not_end_it(
     assert await waiting
 
 
-async def test_wait_loop_misses_nothing(store: KeyValueStore, other: KeyValueStore) -> None:
-    """As the contract says to do it: ask for the revision, look, wait after it."""
+async def test_wait_in_a_loop_misses_no_change(store: KeyValueStore, other: KeyValueStore) -> None:
+    """As in the contract: read the revision, look, wait for a change after it."""
     seen: list[int] = []
 
     async def watch() -> None:
@@ -319,7 +325,7 @@ async def test_wait_loop_misses_nothing(store: KeyValueStore, other: KeyValueSto
     assert seen == sorted(seen)
 
 
-async def test_wait_after_a_revision_long_past_is_noticed(
+async def test_wait_after_a_very_old_revision_notices_the_change(
     store: KeyValueStore, other: KeyValueStore
 ) -> None:
     revision = await store.revision()
@@ -332,7 +338,7 @@ async def test_wait_after_a_revision_long_past_is_noticed(
 # The end
 
 
-async def test_close_ends_waits_and_refuses_calls(store_backend: StoreBackend) -> None:
+async def test_close_ends_waits_and_refuses_further_calls(store_backend: StoreBackend) -> None:
     store = await store_backend.open()
     waiting = asyncio.create_task(store.wait("a", await store.revision(), DEADLINE_S))
     await asyncio.sleep(0.02)
@@ -345,7 +351,7 @@ async def test_close_ends_waits_and_refuses_calls(store_backend: StoreBackend) -
             await call
 
 
-async def test_close_finishes_what_is_under_way(store_backend: StoreBackend) -> None:
+async def test_close_lets_running_puts_finish(store_backend: StoreBackend) -> None:
     store = await store_backend.open()
     puts = [asyncio.create_task(store.put(f"a/{n}", b"x" * 1000)) for n in range(50)]
     await asyncio.sleep(0)

@@ -57,7 +57,7 @@ def admin(kafka: LocalKafka) -> Iterator[Any]:
 
 
 def pieces_left(servers: str, topic: str) -> set[bytes]:
-    """Return the keys of the pieces that no later message takes back."""
+    """Return the keys of the pieces that no later message deletes."""
     consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)
     partition = TopicPartition(f"{topic}.store", PIECES_PARTITION)
     consumer.assign([partition])
@@ -75,7 +75,7 @@ def pieces_left(servers: str, topic: str) -> set[bytes]:
 
 
 @pytest.mark.thorough
-async def test_open_makes_a_compacted_topic_beside_the_logs(
+async def test_open_creates_a_compacted_topic_beside_the_log(
     store: KeyValueStore, admin: Any, topic: str
 ) -> None:
     (found,) = admin.describe_topics([f"{topic}.store"])
@@ -89,17 +89,17 @@ async def test_open_makes_a_compacted_topic_beside_the_logs(
     assert settings["flush.messages"] == "1"
 
 
-async def test_open_topic_that_would_lose_values_is_refused_with_what_mends_it(
+async def test_open_of_a_topic_that_would_lose_values_is_refused_with_a_fix(
     admin: Any, url: str, topic: str
 ) -> None:
     configs = needed(OPTIONS, STORE) | {"cleanup.policy": "delete"}
-    wish = {"num_partitions": 2, "replication_factor": 1, "configs": configs}
-    admin.create_topics({f"{topic}.store": wish})
+    topic_settings = {"num_partitions": 2, "replication_factor": 1, "configs": configs}
+    admin.create_topics({f"{topic}.store": topic_settings})
     with pytest.raises(LogError, match=r"keyed store.*--add-config cleanup\.policy=compact"):
         await open_store(url, kafka=OPTIONS)
 
 
-async def test_open_many_at_once_make_one_topic(url: str) -> None:
+async def test_open_of_many_handles_at_once_creates_one_topic(url: str) -> None:
     stores = await asyncio.gather(*(open_store(url, kafka=OPTIONS) for _ in range(4)))
     await asyncio.gather(*(store.put(f"{n}", b"") for n, store in enumerate(stores)))
     for store in stores:
@@ -108,7 +108,7 @@ async def test_open_many_at_once_make_one_topic(url: str) -> None:
 
 
 @pytest.mark.parametrize("compression", ["", "gzip"])
-async def test_put_values_of_all_sizes_in_small_messages_come_back_equal(
+async def test_put_of_values_of_all_sizes_in_small_messages_is_read_back_equal(
     url: str, compression: str
 ) -> None:
     # Megabytes in small messages: a busy broker takes its time.
@@ -130,7 +130,7 @@ async def test_put_values_of_all_sizes_in_small_messages_come_back_equal(
 # What is left behind
 
 
-async def test_pieces_of_replaced_values_and_dead_writers_are_cleared_away(
+async def test_pieces_of_replaced_values_and_dead_writers_are_removed(
     kafka: LocalKafka, url: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dmq.key_value_kafka.CLEAR_EVERY_S", 0.1)
@@ -159,10 +159,10 @@ async def test_pieces_of_replaced_values_and_dead_writers_are_cleared_away(
 
 
 @pytest.mark.thorough
-async def test_compaction_takes_nothing_that_is_kept(
+async def test_compaction_removes_no_current_value(
     kafka: LocalKafka, admin: Any, url: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker compacts while a handle of before looks for what it knows by its offsets."""
+    """The broker compacts while an older handle looks up values by its known offsets."""
     monkeypatch.setattr("dmq.key_value_index.CACHE_BYTES_MAX", 0)
     store, old = [await open_store(url, kafka=OPTIONS) for _ in range(2)]
     changes = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1048576"}
@@ -205,10 +205,10 @@ def lowest_kept(servers: str, partition: TopicPartition, key: str) -> int:
         consumer.close()
 
 
-async def test_handle_that_did_not_look_for_long_reads_all_anew(
+async def test_handle_that_was_idle_for_long_reads_the_whole_topic_again(
     store: KeyValueStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compaction may have taken the deletions that it did not hear of."""
+    """Compaction may have removed the deletions that the handle did not read."""
     frozen = await open_store(url, kafka=OPTIONS)
     await store.put("a", b"1")
     await store.put("b", b"2")
@@ -226,8 +226,8 @@ async def test_handle_that_did_not_look_for_long_reads_all_anew(
 # Brokers that are away
 
 
-async def none_works(store: KeyValueStore) -> None:
-    """Nothing that needs a broker works, and all say so in time, side by side."""
+async def check_all_calls_fail(store: KeyValueStore) -> None:
+    """Check that all calls that need a broker fail in time, side by side."""
     began = time.monotonic()
     looks = (*(store.get("before") for _ in range(20)), store.scan(""), store.revision())
     calls = (store.put("lost", b""), store.delete("none"), *looks)
@@ -236,8 +236,8 @@ async def none_works(store: KeyValueStore) -> None:
     assert time.monotonic() - began < ANSWERS_WITHIN_S
 
 
-async def all_works(store: KeyValueStore, revision: int) -> None:
-    """All works again, on the same handle, and every acknowledged value is there."""
+async def check_all_calls_work(store: KeyValueStore, revision: int) -> None:
+    """Check that all calls work again on this handle and no acknowledged value is lost."""
     await until_works(lambda: store.put("after", b"2"))
     found = await until_works(lambda: store.scan(""))
     assert found["before"].value == b"1" and found["after"].value == b"2"
@@ -247,28 +247,28 @@ async def all_works(store: KeyValueStore, revision: int) -> None:
 
 
 @pytest.mark.thorough
-async def test_broker_killed_and_started_again_all_works_on_the_same_handle(
+async def test_calls_under_a_killed_broker_fail_and_work_after_its_restart(
     store: KeyValueStore, broker: LocalBroker
 ) -> None:
     await store.put("before", b"1")
     revision = await store.put("large", bytes(LARGE))
     await asyncio.to_thread(broker.kill)
-    await none_works(store)
+    await check_all_calls_fail(store)
     await broker.start()
-    await all_works(store, revision)
+    await check_all_calls_work(store, revision)
 
 
-async def test_broker_that_hangs_for_a_while_all_works_on_the_same_handle(
+async def test_calls_under_a_frozen_broker_fail_and_work_when_it_continues(
     store: KeyValueStore, broker: LocalBroker
 ) -> None:
     await store.put("before", b"1")
     revision = await store.put("large", bytes(LARGE))
     broker.signal(signal.SIGSTOP)
     try:
-        await none_works(store)
+        await check_all_calls_fail(store)
     finally:
         broker.signal(signal.SIGCONT)
-    await all_works(store, revision)
+    await check_all_calls_work(store, revision)
 
 
 @pytest.mark.thorough
@@ -282,7 +282,7 @@ async def test_open_without_a_broker_is_unavailable(
     await (await until_works(lambda: open_store(url, kafka=OPTIONS))).close()
 
 
-async def test_topic_deleted_under_an_open_handle_is_noticed(
+async def test_topic_deleted_under_an_open_handle_is_a_lost_log(
     store: KeyValueStore, admin: Any, topic: str
 ) -> None:
     await store.put("a", b"1")

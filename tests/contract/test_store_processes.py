@@ -16,7 +16,7 @@ SCRIPT = "store_process.py"
 
 
 @pytest.mark.parametrize("size", [100, 3 << 20])
-async def test_put_writer_killed_midstream_keeps_every_acknowledged_value_whole(
+async def test_put_of_a_writer_killed_midstream_keeps_each_acknowledged_value_whole(
     shared_store_backend: StoreBackend, size: int
 ) -> None:
     store = await shared_store_backend.open()
@@ -39,7 +39,7 @@ async def test_put_writer_killed_midstream_keeps_every_acknowledged_value_whole(
     await store.close()
 
 
-async def test_put_of_another_process_is_got_once_it_has_returned(
+async def test_put_of_another_process_is_read_as_soon_as_it_has_returned(
     shared_store_backend: StoreBackend,
 ) -> None:
     store = await shared_store_backend.open()
@@ -55,7 +55,7 @@ async def test_put_of_another_process_is_got_once_it_has_returned(
     await store.close()
 
 
-async def test_wait_put_of_another_process_wakes_at_once(
+async def test_wait_is_woken_at_once_by_a_put_of_another_process(
     shared_store_backend: StoreBackend,
 ) -> None:
     store = await shared_store_backend.open()

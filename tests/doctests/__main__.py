@@ -1,6 +1,6 @@
 """Runs all modules' examples on Spark and through the ring: ``URL-OF-SPARK URL-OF-HAPROC``.
 
-Prints, for each object whose examples come out differently, how many fail on either.
+For each object with different results it prints the numbers of failures on both.
 """
 
 from __future__ import annotations

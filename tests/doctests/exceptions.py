@@ -1,7 +1,6 @@
-"""Examples that fail, where and why; all others succeed.
+"""Examples that fail, and the reasons; all others succeed.
 
-Counts are by the object whose documentation has the examples, one failure of an example often
-bringing others.
+Counts are by the object whose documentation has the examples; one failure often causes others.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ THROUGH_THE_RING: Final[Mapping[str, tuple[int, str]]] = {
     "pyspark.sql.connect.session.SparkSession.streams": (3, _STREAM),
     "pyspark.sql.connect.tvf.TableValuedFunction.python_worker_logs": (1, _SETTING),
 }
-"""Beyond those, through the ring."""
+"""Further ones that fail through the ring."""
 
 
 def allowed(name: str) -> int:
-    """Return how many of an object's examples may fail through the ring."""
+    """Return the number of an object's examples that may fail through the ring."""
     return sum(known[name][0] for known in (ON_SPARK, THROUGH_THE_RING) if name in known)

@@ -1,4 +1,4 @@
-"""Runs the examples of a module in a process of its own, as PySpark's developers do."""
+"""Runs the examples of a module in a separate process, as PySpark's developers do."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _FAILED = re.compile(r'^File ".*", line \d+, in (\S+)$', re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How many examples failed, by the object whose documentation has them; and what was said."""
+    """The numbers of failed examples, by the documented object; and the output."""
 
     failed: Mapping[str, int]
     output: str
 
 
 def run(module: str, url: str, folder: Path) -> Ran:
-    """Run a module's examples against a Spark Connect server; raises if they could not begin."""
+    """Run a module's examples against a Spark Connect server; raise if they could not begin."""
     found = importlib.util.find_spec("pyspark")
     assert found is not None and found.origin is not None
     environment = {

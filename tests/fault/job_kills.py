@@ -1,8 +1,8 @@
-"""``python -m tests.fault.job_kills --kills 20 --seed 1 --log sqlite``: a job, killed under.
+"""``python -m tests.fault.job_kills --kills 20 --seed 1 --log sqlite``: a job and its kills.
 
 One job writes batch after batch (`loading_job`) while at random moments its program, its HAProc or
 its Spark is killed, or its HAProc frozen until another one has taken the job over. Each row must be
-there once, everywhere. Exit code 1: it is not.
+there once, on all clusters. Exit code 1: it is not.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ RESTARTS = 100
 STEP_S = 120.0
 """A bound for a busy machine; the real times are printed."""
 PROGRESS_S = 20.0
-"""So long it is waited for another batch before the next kill; then it comes all the same."""
+"""The longest wait for another batch before the next kill."""
 PAUSE_S = 2.5
 FROZEN_S = (0.5, 2.0)
-"""How much longer than the takeover a HAProc is frozen."""
+"""The time for which a HAProc stays frozen after the takeover."""
 
 
 class Deed(StrEnum):
@@ -61,7 +61,7 @@ class Deed(StrEnum):
 
 
 def plan(seed: int, deeds: Sequence[Deed] = tuple(Deed)) -> Iterator[Deed]:
-    """Return deeds without an end; each comes once in a round."""
+    """Yield deeds without an end; each comes once in a round."""
     chance = random.Random(f"job kills {seed}")
     while True:
         yield from chance.sample(deeds, len(deeds))
@@ -75,9 +75,9 @@ class Told:
     attempts: int = 0
     batches: int = 0
     takeovers_s: list[float] = field(default_factory=list)
-    """From a kill to the next attempt."""
+    """The times from a kill to the next attempt."""
     stopped: int = 0
-    """Writes that came into the log behind a fence, and count nowhere."""
+    """Writes that came into the log behind a fence, and are applied nowhere."""
     wrong: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -142,7 +142,7 @@ class Killing:
     # -- the job -----------------------------------------------------------------------------
 
     def _ask(self, path: str = "") -> Any:
-        """Ask for the job any HAProc that answers; None if none does."""
+        """Ask any HAProc that answers about the job; None if none does."""
         for name in self._rig.ring.names:
             if name not in self._frozen:
                 with contextlib.suppress(OSError, ValueError):
@@ -170,7 +170,7 @@ class Killing:
         return [] if found is None else list(found["log"])
 
     def _wait_for_progress(self) -> None:
-        """Wait for another batch of an attempt that runs, but not for long."""
+        """Wait for another batch of a running attempt, but not for long."""
         end, lines = time.monotonic() + PROGRESS_S, len(self._lines())
         while time.monotonic() < end:
             found = self._shown()
@@ -180,7 +180,7 @@ class Killing:
             time.sleep(0.1)
 
     def _programs(self, attempt: int) -> list[int]:
-        """Return the processes that run an attempt: they are where its files are."""
+        """Return the processes that run an attempt, by their working folder."""
         folder, found = f"/{self._job}-{attempt}", []
         for process in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
@@ -221,7 +221,7 @@ class Killing:
             self._thaw()
 
     def _kill_program(self, attempt: int) -> bool:
-        """Kill the attempt's processes; False if there are none: it has not begun."""
+        """Kill the attempt's processes; False if there are none because it has not begun."""
         found = self._programs(attempt)
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
@@ -229,7 +229,7 @@ class Killing:
         return bool(found)
 
     def _kill(self, name: str, what: str) -> None:
-        """kill -9, and start it again beside what follows."""
+        """Kill with -9, and start the process again in a thread."""
         self._rig.ring.kill(name, what)
         pause_s = self._chance.uniform(0, PAUSE_S)
         thread = threading.Thread(target=self._start, args=(name, what, pause_s), daemon=True)
@@ -254,9 +254,9 @@ class Killing:
         self._frozen.clear()
 
     def _freeze_at_an_append(self, runs_at: str) -> float:
-        """Have a HAProc stop itself when it is about to append a write of the job's; return when.
+        """Let a HAProc stop itself right before it appends a write of the job; return the time.
 
-        Another one than the job runs at: a program sends some of its writes to any.
+        It is not the one that runs the job: a program sends some of its writes to any HAProc.
         """
         self._mend()
         name = self._chance.choice([each for each in self._rig.ring.names if each != runs_at])
@@ -276,7 +276,7 @@ class Killing:
         return stat.rpartition(")")[2].split()[0] == "T"
 
     def _mend(self) -> None:
-        """Wait until all that was killed is started, and thaw what is frozen."""
+        """Wait until all killed processes are started again, and thaw the frozen ones."""
         self._thaw()
         for thread in self._starting:
             thread.join(STEP_S)
@@ -304,7 +304,7 @@ class Killing:
         self.told.stopped = asyncio.run(self._stopped_at_fences())
 
     async def _stopped_at_fences(self) -> int:
-        """Count the job's writes that stand behind a fence which they came before."""
+        """Count the job's writes that are behind a fence although they were admitted before it."""
         config = self._rig.ring.config
         log = await open_log(config.log, record_bytes_max=1 << 30, kafka=kafka_options(config))
         name, count = f"job/{self._job}", 0

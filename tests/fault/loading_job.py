@@ -1,8 +1,8 @@
-"""Loads batch after batch, and begins where its tables say. Run as a job; see `job_kills`.
+"""Loads batch after batch, and begins where its tables end. Run as a job; see `job_kills`.
 
-Each batch is written in three ways: under an id of its own over HTTP, at whichever HAProc; as an
-INSERT of literals; and as a DataFrame that comes out differently wherever it is computed. It ends
-once there is a row in the table ``enough``.
+Each batch is written in three ways: under its own id over HTTP, at any HAProc; as an INSERT of
+literals; and as a DataFrame whose rows differ at each computation. It ends once there is a row in
+the table ``enough``.
 """
 
 import itertools
@@ -17,13 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 ROWS = 3
-"""Of a batch's DataFrame."""
+"""Rows of a batch's DataFrame."""
 SHORT_S = 5.0
 """A HAProc that takes longer may be frozen."""
 
 
 def main(by_id: str, by_sql: str, by_frame: str, enough: str) -> None:
-    """Load until it is enough."""
+    """Load batches until the table ``enough`` has a row."""
     spark = SparkSession.builder.getOrCreate()
     sql, frame = newest(spark.table(by_sql)), newest(spark.table(by_frame))
     print(f"attempt {os.environ['HAPROC_JOB_ATTEMPT']} from {sql + 1}, {frame + 1}", flush=True)
@@ -41,14 +41,14 @@ def main(by_id: str, by_sql: str, by_frame: str, enough: str) -> None:
 
 
 def newest(table: DataFrame) -> int:
-    """Return the newest batch that is there, or -1."""
+    """Return the newest batch of the table, or -1."""
     row = table.agg(F.coalesce(F.max("batch"), F.lit(-1))).head()
     assert row is not None
     return int(row[0])
 
 
 def send(batch: int, statement: str) -> None:
-    """Write under an id that every attempt gives, to each HAProc in turn, until one has it."""
+    """Write under an id that every attempt uses, to each HAProc in turn, until one accepts it."""
     servers = os.environ["HACLIENT_SERVERS"].split(",")
     request_id = f"{os.environ['HAPROC_JOB_ID']}-{batch}"
     body = json.dumps({"request_id": request_id, "statement": statement}).encode()

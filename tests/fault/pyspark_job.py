@@ -1,4 +1,4 @@
-"""PySpark jobs that are killed under: each a process that says where it is, and waits to go on.
+"""PySpark jobs to be killed under: each is a process that prints its place, and waits.
 
 ``python -m tests.fault.pyspark_job JOB host:port,host:port,… TABLE FOLDER``
 """
@@ -19,20 +19,20 @@ from tests.fault.torture.pyspark_program import opened
 
 ROUNDS = 3
 ROWS = 20
-"""That each round writes in each of its ways."""
+"""The rows that each round writes in each of its ways."""
 LARGE_ROWS = 1_500_000
-"""Some 45 MB."""
+"""The rows of a result of some 45 MB."""
 
 
 def at(place: str, *, waits: bool = False) -> None:
-    """Say where the job is; maybe wait until it is told to go on."""
+    """Print the job's place; wait for a line of input if ``waits``."""
     print(place, flush=True)
     if waits:
         sys.stdin.readline()
 
 
 def large_row(number: int) -> str | None:
-    """Return what the large result has behind a number."""
+    """Return the text of the large result in the row of this number."""
     return None if number % 7 == 0 else f"row {number}"
 
 
@@ -51,7 +51,7 @@ def expected() -> list[tuple[int, str]]:
 
 
 def program(session: Any, table: str, folder: Path) -> None:
-    """Write with all that a session can hold, round after round."""
+    """Write with everything that a session can hold, round after round."""
     module = folder / "salted_numbers.py"
     module.write_text("def salted(n):\n    return n * 10 + 7\n")
     session.addArtifacts(str(module), pyfile=True)
@@ -73,7 +73,7 @@ def program(session: Any, table: str, folder: Path) -> None:
 
 
 def one_round(session: Any, table: str, number: int) -> None:
-    """Read and write in every way; AssertionError for what is not as it should be."""
+    """Read and write in every way; AssertionError if something is wrong."""
     first = number * 1000
     session.sql(f"INSERT INTO {table} SELECT {first} + id, concat('sql ', salted(id)) FROM numbers")
     session.sql(f"INSERT INTO {table} VALUES (:id, :name)", {"id": first, "name": "arguments"})
@@ -114,7 +114,7 @@ def large(session: Any, table: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Run the job that is named."""
+    """Run the named job."""
     name, doors, table, folder = sys.argv[1:]
     session = opened(Way.PLAIN, doors.split(","))
     {"program": program, "large": large}[name](session, table, Path(folder))

@@ -1,4 +1,4 @@
-"""A real HAProc is frozen, replaced by another one, and woken up: it ends and applies nothing more.
+"""Tests of fences: a HAProc that is frozen, replaced and woken ends, and applies nothing more.
 
 The second HAProc of a cluster has doors of its own, as on another machine.
 """
@@ -52,7 +52,7 @@ class Second:
 
     @property
     def code(self) -> int | None:
-        """The exit code, once it has ended."""
+        """The exit code, or None while it runs."""
         assert self._child is not None
         return self._child.poll()
 
@@ -71,7 +71,7 @@ def seconds(tmp_path: Path) -> Iterator[list[Second]]:
 
 
 def child_of(config: Config, name: str) -> subprocess.Popen[bytes]:
-    """Return a HAProc that this process started."""
+    """Return the process of a HAProc that this process started."""
     identity = process_of(config, name).identity()
     assert identity is not None
     return process._children[identity.pid]
@@ -83,7 +83,7 @@ def is_stopped(child: subprocess.Popen[bytes]) -> bool:
 
 
 def frozen_at(rig: Rig, name: str, step: str) -> subprocess.Popen[bytes]:
-    """Start a cluster's HAProc anew so that it will freeze at a step of the next write."""
+    """Restart a cluster's HAProc so that it will freeze at a step of the next write."""
     rig.restart(name, fault=f"{step}:1:stop")
     return child_of(rig.ring.config, name)
 
@@ -97,13 +97,13 @@ def replace(rig: Rig, seconds: list[Second], folder: Path, name: str) -> Second:
 
 
 def write(second: Second, sql: str) -> None:
-    """Write through this HAProc and no other."""
+    """Write through this HAProc only."""
     with haclient.connect(second.url, timeout_s=120) as connection:
         assert connection.execute(sql).ha["cluster"] == second.name
 
 
 def woken(rig: Rig, first: subprocess.Popen[bytes]) -> None:
-    """The first process goes on, reads that it was replaced, and ends."""
+    """Wake the first process; it reads that it was replaced, and ends."""
     first.send_signal(signal.SIGCONT)
     rig.wait(lambda: first.poll() is not None, 60)
     assert first.returncode == ExitCode.FENCED
@@ -111,7 +111,7 @@ def woken(rig: Rig, first: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("step", ["apply.before", "apply.after"])
-def test_haproc_replaced_while_it_applies_an_insert_doubles_nothing(
+def test_haproc_replaced_while_it_applies_an_insert_writes_no_row_twice(
     rig: Rig, seconds: list[Second], tmp_path: Path, step: str
 ) -> None:
     table = rig.table()
@@ -129,10 +129,10 @@ def test_haproc_replaced_while_it_applies_an_insert_doubles_nothing(
 
 
 @pytest.mark.thorough
-def test_haproc_replaced_while_it_runs_ddl_does_not_bring_it_back(
+def test_haproc_replaced_while_it_creates_a_table_does_not_recreate_the_dropped_table(
     rig: Rig, seconds: list[Second], tmp_path: Path
 ) -> None:
-    """The table is dropped before the first process wakes up with its CREATE."""
+    """The table is dropped before the first process wakes up in its CREATE."""
     table = f"d{uuid.uuid4().hex[:8]}"
     before = rig.everywhere("SHOW TABLES")
     first = frozen_at(rig, "a", "fanout.after")
@@ -147,7 +147,7 @@ def test_haproc_replaced_while_it_runs_ddl_does_not_bring_it_back(
 
 
 @pytest.mark.thorough
-def test_two_haprocs_started_at_once_for_a_cluster_leave_one(
+def test_two_haprocs_started_at_once_for_one_cluster_leave_one_running(
     rig: Rig, seconds: list[Second], tmp_path: Path
 ) -> None:
     rig.settled()

@@ -1,4 +1,4 @@
-"""A job under which a HAProc is killed and frozen, and its program killed: `job_kills` in short."""
+"""A short run of `job_kills`: HAProcs are killed and frozen under a job, and its program killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.logs("sqlite"), pytest.mark.thoroug
 SEED = 1313
 
 
-def test_job_killed_under_writes_each_row_once(rig: Rig) -> None:
+def test_job_under_kills_writes_each_row_once(rig: Rig) -> None:
     print(f"python -m tests.fault.job_kills --seed {SEED}: more of it")
     told = Killing(rig, SEED, [Deed.APPEND]).run(1, minutes=3)
     assert told.wrong == [], str(told)

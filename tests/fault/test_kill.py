@@ -1,4 +1,4 @@
-"""Real processes are killed and frozen at the worst moments: nothing is lost or doubled."""
+"""Real processes are killed and frozen at the worst moments: no write is lost or doubled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.fault
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("step", ["append.after", "apply.after"])
-def test_origin_killed_around_an_insert_loses_and_doubles_nothing(rig: Rig, step: str) -> None:
+def test_insert_whose_haproc_is_killed_around_it_is_applied_once(rig: Rig, step: str) -> None:
     table = rig.table()
     rig.restart("a", fault=f"{step}:1:kill")
     with rig.cursor("abc", **PATIENT) as cursor:
@@ -33,7 +33,9 @@ def test_origin_killed_around_an_insert_loses_and_doubles_nothing(rig: Rig, step
 @pytest.mark.parametrize(
     "step", ["intent.after", pytest.param("fanout.after", marks=pytest.mark.thorough)]
 )
-def test_origin_killed_during_ddl_leaves_all_clusters_equal(rig: Rig, step: str) -> None:
+def test_ddl_whose_haproc_is_killed_during_it_leaves_all_clusters_equal(
+    rig: Rig, step: str
+) -> None:
     name = f"d{uuid.uuid4().hex[:8]}"
     rig.restart("a", fault=f"{step}:1:kill")
     with rig.cursor("abc", **PATIENT) as cursor:
@@ -45,8 +47,10 @@ def test_origin_killed_during_ddl_leaves_all_clusters_equal(rig: Rig, step: str)
 
 
 @pytest.mark.thorough
-def test_write_over_a_temporary_view_of_a_killed_haproc_is_computed_by_another(rig: Rig) -> None:
-    """Though its client, and with it its session, never comes to another one."""
+def test_write_over_a_temporary_view_of_a_killed_haproc_is_computed_by_another_haproc(
+    rig: Rig,
+) -> None:
+    """The client, and its session with it, never goes to another HAProc."""
     table, path, session = rig.table(), "/api/2.0/sql/statements", uuid.uuid4().hex
     rig.restart("a", fault="rows.before:1:kill")
     view = f"CREATE TEMPORARY VIEW {table}_v AS SELECT id FROM VALUES (7), (8) AS v(id)"
@@ -61,7 +65,7 @@ def test_write_over_a_temporary_view_of_a_killed_haproc_is_computed_by_another(r
 
 
 @pytest.mark.thorough
-def test_replica_killed_between_batch_and_cursor_applies_it_once(rig: Rig) -> None:
+def test_haproc_killed_between_a_batch_and_its_cursor_applies_the_batch_once(rig: Rig) -> None:
     table = rig.table()
     rig.ring.kill("b", "haproc")
     with rig.cursor("ac") as cursor:
@@ -78,7 +82,7 @@ def test_replica_killed_between_batch_and_cursor_applies_it_once(rig: Rig) -> No
     rig.check_equal(table)
 
 
-def test_haproc_frozen_makes_the_client_fail_over(rig: Rig) -> None:
+def test_client_of_a_frozen_haproc_fails_over(rig: Rig) -> None:
     table = rig.table()
     with rig.cursor("abc") as cursor:
         cursor.execute("SELECT 1")
@@ -95,7 +99,7 @@ def test_haproc_frozen_makes_the_client_fail_over(rig: Rig) -> None:
     assert rig.everywhere(f"SELECT * FROM {table}") == [(1, "x")]
 
 
-def test_same_request_id_on_every_haproc_is_applied_once(rig: Rig) -> None:
+def test_request_id_sent_to_all_haprocs_is_applied_once(rig: Rig) -> None:
     table = rig.table()
     body = {"statement": f"INSERT INTO {table} VALUES (1, 'x')", "request_id": uuid.uuid4().hex}
     answers = [rig.post(name, "/api/2.0/sql/statements", body)[1] for name in "abc"]
@@ -109,7 +113,7 @@ def test_same_request_id_on_every_haproc_is_applied_once(rig: Rig) -> None:
     assert rig.everywhere(f"SELECT * FROM {table}") == [(1, "x")]
 
 
-def test_ddl_error_leaves_no_cluster_changed(rig: Rig) -> None:
+def test_ddl_that_fails_changes_no_cluster(rig: Rig) -> None:
     table = rig.table()
     before = rig.everywhere("SHOW TABLES")
     with rig.cursor("abc") as cursor, pytest.raises(haclient.ProgrammingError) as caught:
@@ -121,7 +125,7 @@ def test_ddl_error_leaves_no_cluster_changed(rig: Rig) -> None:
 
 
 @pytest.mark.logs("sqlite")  # on Kafka the short torture does as much
-def test_writers_through_kills_of_everything_lose_nothing(rig: Rig) -> None:
+def test_writers_under_kills_of_haproc_and_spark_lose_and_double_no_row(rig: Rig) -> None:
     table = rig.table()
     writers = [Writer(rig, table, order, first) for order, first in (("abc", 0), ("bca", 10_000))]
     for writer in writers:

@@ -1,7 +1,7 @@
-"""An operation that one cluster of a real ring cannot apply, and how operators deal with it.
+"""Tests of an operation that one cluster cannot apply, and of the operators' commands for it.
 
 The cluster's table has a file where the directory of a partition would be: rows for that partition
-can't be written there, for reasons of the environment.
+can't be written there, which is an environment error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STUCK_S = 400.0
 
 @pytest.fixture
 def table(rig: Rig) -> Iterator[str]:
-    """A partitioned table; the ring is in order again afterwards, whatever the test left."""
+    """A partitioned table; after the test the cluster must be in service again."""
     name = f"q{uuid.uuid4().hex[:8]}"
     rig.run(f"CREATE TABLE {name} (id INT, p STRING) USING delta PARTITIONED BY (p)")
     rig.run(f"INSERT INTO {name} VALUES (1, 'good')")
@@ -54,7 +54,7 @@ def obstacle(rig: Rig, table: str, partition: str) -> Path:
 
 
 def stuck(rig: Rig, table: str, partition: str) -> int:
-    """Write a row that c cannot write, and one behind it; return the first one's offset."""
+    """Write a row that c cannot write, and a second row; return the offset of the first."""
     with rig.cursor("ab") as cursor:
         cursor.execute(f"INSERT INTO {table} VALUES (2, '{partition}')")
         offset = int(cursor.ha["log_offset"])
@@ -68,7 +68,7 @@ def haproc(rig: Rig, *words: str) -> int:
 
 
 def mend(rig: Rig, sql: str, name: str = "c") -> None:
-    """Run a statement on a cluster's Spark, past HAProc."""
+    """Run a statement directly on a cluster's Spark, past HAProc."""
 
     async def run() -> None:
         engine = SparkConnectEngine(rig.ring.config.cluster(name).spark, ring="mend", cluster=name)
@@ -82,7 +82,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_stuck_cluster_is_shown_and_retried_once_the_cause_is_gone(
+def test_stuck_operation_is_shown_and_applied_when_its_cause_is_gone(
     rig: Rig, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = obstacle(rig, table, "bad")
@@ -100,24 +100,24 @@ def test_stuck_cluster_is_shown_and_retried_once_the_cause_is_gone(
     assert haproc(rig, "queue", "list", "--cluster", "c") == 0
     assert f"\n>  {offset}" in capsys.readouterr().out
     assert haproc(rig, "queue", "show", *one) == 0
-    said = capsys.readouterr().out
-    assert f"INSERT INTO {table} VALUES (2, 'bad')" in said
-    assert "retry: it is tried at once" in said and "skip: it is never applied here" in said
+    output = capsys.readouterr().out
+    assert f"INSERT INTO {table} VALUES (2, 'bad')" in output
+    assert "retry: it is tried at once" in output and "skip: it is never applied here" in output
     # What may not be done, is not done.
     assert haproc(rig, "queue", "skip", *one) == 2
     assert haproc(rig, "queue", "skip", "--cluster", "c", "--offset", "999999", "--yes") == 1
     behind_it = ("--cluster", "c", "--offset", str(behind["offset"]))
     assert haproc(rig, "queue", "skip", *behind_it, "--yes") == 1
     assert haproc(rig, "queue", "skip", "--cluster", "a", "--offset", str(offset), "--yes") == 1
-    said = capsys.readouterr().err
-    assert "nothing at offset 999999" in said and "waits for the operation that blocks" in said
+    output = capsys.readouterr().err
+    assert "nothing at offset 999999" in output and "waits for the operation that blocks" in output
     assert rig.status("c")["state"] == "STUCK"
     file.unlink()
     assert haproc(rig, "queue", "retry", *one) in (0, 1)  # 1: it went through by itself just now
     assert rig.everywhere(f"SELECT id FROM {table} ORDER BY id") == [(1,), (2,), (3,)]
 
 
-def test_skipped_operation_keeps_the_cluster_out_of_service_until_mended_and_verified(
+def test_cluster_with_a_skipped_operation_is_diverged_until_its_table_is_fixed_and_verified(
     rig: Rig, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = obstacle(rig, table, "worse")

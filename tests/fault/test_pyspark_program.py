@@ -1,4 +1,4 @@
-"""PySpark programs whose HAProc and whose Spark are killed under them notice nothing of it."""
+"""Tests of PySpark programs whose HAProc and Spark are killed: they notice nothing of it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.rig import Rig
 pytestmark = pytest.mark.fault
 
 STEP_S = 180.0
-"""A bound for a busy machine; what it took is printed."""
+"""A bound for a busy machine; the time that it took is printed."""
 UNDER_S = 0.3
-"""So long after a round's begin its HAProc or Spark is killed: under one of its statements."""
+"""The delay of a kill after a round's begin, so that it hits one of the round's statements."""
 
 
 class Job:
@@ -41,7 +41,7 @@ class Job:
         self._began = time.monotonic()
 
     def reaches(self, place: str) -> None:
-        """Wait until it says that it is there."""
+        """Wait until the job reports this place."""
         watch = threading.Timer(STEP_S, self._process.kill)
         watch.start()
         assert self._process.stdout is not None
@@ -78,15 +78,17 @@ def started(rig: Rig, name: str, folder: Path, table: str = "") -> Iterator[Job]
 
 
 @pytest.mark.thorough
-def test_program_whose_haproc_and_then_spark_are_killed_ends_well(rig: Rig, tmp_path: Path) -> None:
+def test_program_whose_haproc_and_spark_are_killed_one_after_another_succeeds(
+    rig: Rig, tmp_path: Path
+) -> None:
     table = rig.table("id BIGINT, name STRING")
     with started(rig, "program", tmp_path, table) as job:
-        for number, (name, what) in enumerate([("", ""), ("a", "haproc"), ("b", "spark")]):
+        for number, (name, target) in enumerate([("", ""), ("a", "haproc"), ("b", "spark")]):
             job.reaches(f"round {number}")
             job.go_on()
-            if what:
+            if target:
                 time.sleep(UNDER_S)
-                assert rig.ring.kill(name, what)
+                assert rig.ring.kill(name, target)
         job.reaches("done")
         job.ends()
     assert number + 1 == ROUNDS
@@ -96,7 +98,7 @@ def test_program_whose_haproc_and_then_spark_are_killed_ends_well(rig: Rig, tmp_
 
 
 @pytest.mark.thorough
-def test_large_result_whose_haproc_is_killed_comes_whole_and_in_order(
+def test_large_result_whose_haproc_is_killed_arrives_whole_and_in_order(
     rig: Rig, tmp_path: Path
 ) -> None:
     with started(rig, "large", tmp_path) as job:

@@ -1,4 +1,4 @@
-"""A ring of two real clusters: where one is away one alone serves, and no majority is ever had."""
+"""Tests of a ring of two real clusters: one of them serves alone, but is never a majority."""
 
 from __future__ import annotations
 
@@ -41,19 +41,21 @@ def roll(rig: Rig, *words: str) -> int:
     return main(["ring", "roll", "--folder", str(rig.ring.folder), *words])
 
 
-def test_ring_of_two_is_rolled_twice_in_a_row(two: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ring_of_two_is_rolled_twice_in_succession(
+    two: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
     two.settled()
     for _ in range(2):
         before = {name: two.ring.pids(name)["haproc"] for name in "ab"}
         assert roll(two, "--what", "haproc", "--timeout-s", "120") == 0, capsys.readouterr().err
         assert all(two.ring.pids(name)["haproc"] not in (None, before[name]) for name in "ab")
-    said = capsys.readouterr().err
-    assert re.findall(r"(\w): (drained|serves again)", said) == [
+    output = capsys.readouterr().err
+    assert re.findall(r"(\w): (drained|serves again)", output) == [
         (name, what) for name in "abab" for what in ("drained", "serves again")
     ]
 
 
-def test_roll_that_fails_says_how_each_part_stands_and_can_be_run_again(
+def test_roll_that_fails_reports_the_state_of_each_part_and_can_be_repeated(
     two: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two.settled()
@@ -63,11 +65,11 @@ def test_roll_that_fails_says_how_each_part_stands_and_can_be_run_again(
         assert roll(two, "--what", "haproc", "--timeout-s", "1") == 1
     finally:
         asyncio.run(two.ring.start_spark("b"))
-    said = capsys.readouterr().err
-    assert "b does not serve" in said and "it can be run again" in said
+    output = capsys.readouterr().err
+    assert "b does not serve" in output and "it can be run again" in output
     pid = two.ring.pids("a")["haproc"]
-    assert re.search(rf"a is READY \(haproc {pid}, spark \d+\)", said), said
-    assert re.search(r"b is \w+ \(haproc \d+, spark does not run\)", said), said
+    assert re.search(rf"a is READY \(haproc {pid}, spark \d+\)", output), output
+    assert re.search(r"b is \w+ \(haproc \d+, spark does not run\)", output), output
     # As if a roll had ended in the middle: a is stopped, or drained.
     for left in (two.ring.stop_haproc, two.drain):
         two.settled()
@@ -77,22 +79,22 @@ def test_roll_that_fails_says_how_each_part_stands_and_can_be_run_again(
 
 
 def undecided(rig: Rig, name: str) -> Any:
-    """Return what a cluster says is undecided, once its metrics say the same as its status."""
+    """Return what a cluster reports as undecided, once its metrics agree with its status."""
     url = rig.ring.config.peer_url(name) + "/metrics"
     found: list[Any] = []
 
-    def is_told() -> bool:
+    def is_consistent() -> bool:
         found[:] = [rig.status(name).get("undecided")]
         with urllib.request.urlopen(url, timeout=60) as response:
             metrics = response.read().decode()
         (value,) = re.findall(r"^haproc_undecided(?:{.*})? (\S+)$", metrics, re.M)
         return float(value) == (found[0] is not None)
 
-    rig.wait(is_told, 60)
+    rig.wait(is_consistent, 60)
     return found[0]
 
 
-def test_tie_takes_nobody_out_of_service_until_an_operator_says_who_is_right(
+def test_tie_takes_no_cluster_out_of_service_until_an_operator_decides(
     two: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = two.table()

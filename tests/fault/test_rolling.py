@@ -1,4 +1,4 @@
-"""Rolling maintenance under load, and a frozen HAProc: no request fails, nothing is doubled."""
+"""Tests of rolling restarts under load and of a frozen HAProc: no request fails or is doubled."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.fault, pytest.mark.logs("sqlite")]
 
 ROLL_S = 120.0
 PAUSE_S = 2.5
-"""Between a client's writes: two cores that only write cannot catch up as well."""
+"""The pause between a client's writes. Without it two cores have no time left for catching up."""
 FROZEN_S = 30.0
-"""A bound for a busy machine, not the aim, which is a second: `bench.bench_membership`."""
+"""A bound for a busy machine. The aim is a second: `bench.bench_membership` measures it."""
 
 
 class Load(threading.Thread):
@@ -71,7 +71,7 @@ class Load(threading.Thread):
 
 
 class AioLoad(Load):
-    """The same with the asyncio client, without a session."""
+    """Reads and writes with the asyncio client, without a session."""
 
     def run(self) -> None:
         asyncio.run(self._work())
@@ -93,7 +93,7 @@ class AioLoad(Load):
 
 @contextmanager
 def load(rig: Rig, table: str) -> Iterator[list[Load]]:
-    """Let clients of each kind work; whatever they were told must be so."""
+    """Let clients of each kind work; afterwards all acknowledged rows must be there once."""
     urls = [rig.url(name) for name in "abc"]
     loads = [Load(urls, table, 0), Load(urls, table, 1), AioLoad(urls, table, 2)]
     for each in loads:
@@ -115,12 +115,12 @@ def load(rig: Rig, table: str) -> Iterator[list[Load]]:
 
 
 def goes_on(rig: Rig, loads: list[Load]) -> None:
-    told = [each.written for each in loads]
-    rig.wait(lambda: all(x.written > n for x, n in zip(loads, told, strict=True)), 120)
+    written_before = [each.written for each in loads]
+    rig.wait(lambda: all(x.written > n for x, n in zip(loads, written_before, strict=True)), 120)
 
 
 @pytest.mark.thorough
-def test_haprocs_and_a_spark_restarted_one_after_another_under_load_fail_no_request(
+def test_rolling_restart_of_haprocs_and_a_spark_under_load_fails_no_request(
     rig: Rig,
 ) -> None:
     table = rig.table()
@@ -139,7 +139,7 @@ def test_haprocs_and_a_spark_restarted_one_after_another_under_load_fail_no_requ
 
 
 @pytest.mark.thorough
-def test_client_of_a_frozen_haproc_has_its_next_answer_soon(rig: Rig) -> None:
+def test_client_of_a_frozen_haproc_gets_its_next_answer_in_time(rig: Rig) -> None:
     table = rig.table()
     with rig.cursor("ab", failback_after_s=0.0) as cursor:
         rig.wait(lambda: cursor.execute("SELECT 1").ha["cluster"] == "a", 60)

@@ -1,4 +1,4 @@
-"""The status page in a real browser, on a real ring: what is killed is seen, and its return."""
+"""Tests of the status page in a real browser: it shows a killed HAProc, and its return."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason="no Chromium: apt-get install chromium"),
 ]
 SEEN_S = 1.0
-"""The page shows within this time what happens to a HAProc."""
+"""The page shows a change of a HAProc within this time."""
 KILLS = 3
-"""A busy machine is no finding: one of so many kills must be seen in time."""
+"""The machine may be busy, so only one of these kills must be seen in time."""
 
 
 def shows(name: str, state: str) -> str:
@@ -39,7 +39,7 @@ async def type_in(page: Page, text: str) -> None:
 
 
 async def sign_in(page: Page, rig: Rig) -> None:
-    """Become an operator, by the keyboard alone."""
+    """Sign in as an operator, with the keyboard alone."""
     while await page.run("document.activeElement.id") != "sign":
         await page.press("Tab", 9)
     await page.press("Enter", 13)
@@ -47,7 +47,7 @@ async def sign_in(page: Page, rig: Rig) -> None:
     await page.until("document.querySelector('[data-key=drain]')")
 
 
-async def test_kill_and_recovery_are_seen_on_the_page(rig: Rig, tmp_path: Path) -> None:
+async def test_page_shows_a_kill_and_a_recovery_in_time(rig: Rig, tmp_path: Path) -> None:
     took_s = []
     async with browser(tmp_path) as page:
         await open_page(page, rig, "a")
@@ -70,7 +70,7 @@ async def test_kill_and_recovery_are_seen_on_the_page(rig: Rig, tmp_path: Path) 
     assert max(took_s[-2:]) < SEEN_S, took_s
 
 
-async def test_operator_signs_in_drains_and_undrains_after_a_question(
+async def test_page_lets_an_operator_sign_in_and_drain_and_undrain_after_a_confirmation(
     rig: Rig, tmp_path: Path
 ) -> None:
     table = await asyncio.to_thread(rig.table)

@@ -1,4 +1,4 @@
-"""A short run of the kill harness: what is killed for minutes by ``make torture``, in seconds."""
+"""A run of some seconds of the kill harness, which ``make torture`` runs for minutes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.rig import Rig
 pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 SEED = 2730
-"""A table is repaired at first."""
+"""With this seed a table is repaired first."""
 KILLS = 6
 ENOUGH = 10
-"""Acknowledged writes of which one, at least, comes after a failover. Chosen."""
+"""Among so many acknowledged writes one, at least, comes after a failover. Chosen."""
 MINUTES_MAX = 4.0
-"""Never needed where two cores are free: the plan has its kills within 30 s."""
+"""A limit that two free cores never need: the plan has its kills within 30 s."""
 
 
-def test_ring_under_seeded_kills_keeps_every_promise(rig: Rig, tmp_path: Path) -> None:
+def test_ring_under_seeded_kills_keeps_all_promises(rig: Rig, tmp_path: Path) -> None:
     options = Options(
         SEED,
         tmp_path / "torture",

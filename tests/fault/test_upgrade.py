@@ -1,4 +1,4 @@
-"""HAProc, its plugin and Spark are upgraded under load, one cluster after another."""
+"""Test of an upgrade of HAProc, its plugin and Spark under load, one cluster after another."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def wait(condition: Callable[[], bool], timeout_s: float = SETTLED_S) -> None:
 
 
 def goes_on(loads: list[Load]) -> None:
-    """All clients have work done from here on."""
+    """Wait until all clients have written more."""
     told = [each.written for each in loads]
     wait(lambda: all(x.written > n for x, n in zip(loads, told, strict=True)))
 
 
 @contextmanager
 def ring(version: Version, folder: Path) -> Iterator[Config]:
-    """Start a ring of two of this version."""
+    """Start a ring of two clusters of this version."""
     version.run("ring", "up", "--clusters", "2", "--folder", str(folder))
     try:
         yield load_config(folder / "ring.yaml", os.environ)
@@ -58,7 +58,7 @@ def ring(version: Version, folder: Path) -> Iterator[Config]:
 
 @contextmanager
 def load(config: Config) -> Iterator[list[Load]]:
-    """Let clients work; no request of theirs may fail, or be done twice."""
+    """Let clients work; no request of theirs may fail, or be applied twice."""
     urls = [config.url(cluster.listen) for cluster in config.clusters]
     with haclient.connect(urls) as connection:
         connection.execute("CREATE TABLE kept (id INT, s STRING) USING delta")
@@ -81,7 +81,7 @@ def load(config: Config) -> Iterator[list[Load]]:
 
 
 def work(config: Config, number: int) -> None:
-    """Each cluster takes what another one writes, whichever is the newer."""
+    """Write through each cluster, so that each applies writes of older and newer versions."""
     for cluster in config.clusters:
         with haclient.connect([config.url(cluster.listen)]) as connection:
             name = f"made_{number}_{cluster.name}"
@@ -90,7 +90,7 @@ def work(config: Config, number: int) -> None:
             connection.execute(f"UPDATE kept SET s = 'y' WHERE id = {number}")
 
 
-def test_clusters_are_upgraded_one_after_another_and_no_request_fails(tmp_path: Path) -> None:
+def test_clusters_upgraded_one_after_another_fail_no_request(tmp_path: Path) -> None:
     old, folder = versions.earlier(), tmp_path / "ring"
     # HAProc with its plugin, and then Spark, as the operators' guide has it.
     steps = [Version(spark=old.spark), Version()]

@@ -1,6 +1,6 @@
 """Other versions of HAProc and Spark than those of this checkout, to upgrade from.
 
-They lie in the folder ``.versions`` of the checkout, and are made when they are first needed: an
+They are in the folder ``.versions`` of the checkout, and are made when they are first needed: an
 earlier HAProc is a commit of this repository, an earlier Spark a package of 450 MB.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 HAPROC: Final = "0e9a29380afdbec052da63aa0bb3d7507f1054d8"
-"""The newest commit before clusters could be copied: it does not know the records of that."""
+"""The newest commit before clusters could be copied: it does not know the records of copies."""
 SPARK: Final = "4.2.0"
 MAKE_S: Final = 900.0
 RUN_S: Final = 600.0
@@ -26,16 +26,16 @@ _FOLDER: Final = ROOT / ".versions"
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a host has installed: folders to import from, this checkout's environment behind them.
+    """The software of a host: folders to import from, this checkout's environment behind them.
 
-    ``haproc``: where its code lies; ``spark``: where another pyspark does, if not this one's.
+    ``haproc``: the folder of its code; ``spark``: the folder of another pyspark, if not this one's.
     """
 
     haproc: Path = ROOT
     spark: Path | None = None
 
     def run(self, *arguments: str) -> str:
-        """Run ``haproc`` of this version; return what it printed. AssertionError if it fails."""
+        """Run ``haproc`` of this version; return its output. AssertionError if it fails."""
         done = self.started(*arguments)
         assert done.returncode == 0, f"haproc {' '.join(arguments)} failed:\n{done.stdout[-6000:]}"
         return done.stdout
@@ -56,12 +56,12 @@ class Version:
 
 
 def earlier() -> Version:
-    """Return the version that is upgraded from."""
+    """Return the version to upgrade from."""
     return Version(_made(f"haproc-{HAPROC}", _unpack), _made(f"pyspark-{SPARK}", _install))
 
 
 def _made(name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder, made if it is not there as a whole."""
+    """Return a folder; make it if it does not exist completely."""
     folder, making = _FOLDER / name, _FOLDER / f".making-{name}"
     if not folder.exists():
         shutil.rmtree(making, ignore_errors=True)

@@ -1,7 +1,7 @@
 """Random windows of statements, one by one and combined, on two tables of a real Spark.
 
-``python -m tests.integration.composing WINDOWS [SEED [LENGTH]]`` runs as many on a server of its
-own, each of 2 to LENGTH statements (12): short ones are quick, long ones meet rarer cases.
+``python -m tests.integration.composing WINDOWS [SEED [LENGTH]]`` runs this many on its own server,
+each of 2 to LENGTH statements (12): short ones are quick, long ones contain rarer cases.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ TABLES: Final = (
     (1, ("k date", "q decimal(38,3)", "r float", "x binary", "y tinyint")),
     (1, ("K int", "Ss string", "w int", "`group` string")),
 )
-"""How many columns are keys, and the columns."""
+"""The number of key columns, and the columns."""
 
 
 _VERSIONS: Final = itertools.count(1)
-"""Of marks, which outlive a table that is replaced."""
+"""Versions of markers, which outlive a table that is replaced."""
 
 
 @dataclass
 class Tally:
-    """What was run: ``together`` statements as ``combined`` ones, of which some fell apart."""
+    """The counts of a run: ``together`` statements ran as ``combined`` ones, some taken apart."""
 
     windows: int = 0
     statements: int = 0
@@ -53,9 +53,9 @@ class Tally:
 
 
 class Pair:
-    """Two equal tables: one gets statements as they stand, the other what they are combined into.
+    """Two equal tables: one receives the statements unchanged, the other their combination.
 
-    Made anew by `make`; each pair has a lane of its own.
+    Made anew by `make`; each pair has its own lane.
     """
 
     def __init__(self, engine: SparkConnectEngine, schema: str, number: int, seed: str) -> None:
@@ -79,7 +79,7 @@ class Pair:
         self._columns = [Column(c.name, c.type_text) for c in found]
 
     async def run(self, tally: Tally, length: int, shortest: int | None) -> None:
-        """Run one window on both; they hold the same in the end."""
+        """Run one window on both; they must have the same content in the end."""
         self._tally = tally
         quoted = [Column(ddl.rpartition(" ")[0], c.type_text) for ddl, c in self._named()]
         writer = Writer(self._rng, "THE_TABLE", quoted, self._keys)
@@ -137,9 +137,9 @@ async def compare(
     length: int,
     shortest: int | None = None,
 ) -> Tally:
-    """Run windows of statements on all tables, two at a time; return what they came to.
+    """Run windows of statements on all tables, two at a time; return the counts.
 
-    They have ``length`` statements, or from ``shortest`` to so many.
+    They have ``length`` statements, or between ``shortest`` and ``length``.
     """
     tally, left = Tally(), iter(range(windows))
     pairs = [Pair(engine, schema, n, f"{seed}/{n}") for n in range(min(windows, len(TABLES)))]

@@ -28,7 +28,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def start_spark(name: str, folder: Path, *, warm: bool) -> LocalSpark:
-    """Start a server; what it reports is shown if the test fails."""
+    """Start a server; its progress is shown if the test fails."""
     token = uuid.uuid4().hex
     spark = LocalSpark(name, folder, free_port(), token, settings=SPARK_SETTINGS, progress=print)
     try:
@@ -56,7 +56,7 @@ def mortal_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpar
 
 
 def address_of(server: LocalSpark) -> EngineAddress:
-    """Return where an engine finds the server."""
+    """Return the address of the server for an engine."""
     return EngineAddress("127.0.0.1", server.port, server.token)
 
 
@@ -70,7 +70,7 @@ async def engine(spark: LocalSpark) -> AsyncIterator[SparkConnectEngine]:
 
 @pytest.fixture
 async def schema(engine: SparkConnectEngine) -> AsyncIterator[str]:
-    """A schema of the test's own, dropped afterwards."""
+    """A schema for one test, dropped afterwards."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     session = engine.session("schema")
     await rows(session, f"CREATE SCHEMA {name}")

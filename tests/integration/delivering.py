@@ -1,4 +1,4 @@
-"""A process that delivers one Spark's results to PySpark, and does nothing else.
+"""A process that only delivers one Spark's results to PySpark.
 
 ``python -m tests.integration.delivering PORT SPARK_PORT`` with the Spark's token in the environment
 variable SPARK_TOKEN. All other calls pass through; sessions are the clients' own.

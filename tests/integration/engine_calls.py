@@ -20,7 +20,7 @@ from haproc.ring.spark import LocalSpark
 TIMEOUT_S = 60.0
 SLOW = """SELECT id FROM range(0, 200, 1, 100)
     WHERE java_method('java.lang.Thread', 'sleep', 300L) IS NOT NULL"""
-"""A query of 100 tasks that takes half a minute on two cores, asleep, and gives rows early."""
+"""A query of 100 tasks that takes half a minute on two cores, sleeping, with early rows."""
 
 
 async def table(session: Queries, query: str | SparkPlan, timeout_s: float = TIMEOUT_S) -> pa.Table:
@@ -58,7 +58,7 @@ async def apply(
     lane: int = 0,
     timeout_s: float = TIMEOUT_S,
 ) -> Applied:
-    """Apply a write in a lane, under the mark of this version."""
+    """Apply a write in a lane, with the marker of this version."""
     return await engine.lane(lane).apply(
         SqlText(write) if isinstance(write, str) else write,
         settings or Settings(),

@@ -1,4 +1,4 @@
-"""Names that are functions or keywords, columns that have them, and expressions of those."""
+"""Names that are functions or keywords, columns with such names, and expressions of these."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BARE: Final = {
     "DOUBLE": ("rand", "random", "e"),
     "INT": ("value", "key", "count"),
 }
-"""Names by the type that they have as functions, where they are some without parentheses."""
+"""Functions without parentheses, by their type."""
 OTHERS: Final = (
     "now",
     "uuid",
@@ -42,7 +42,7 @@ OTHERS: Final = (
     "exists",
 )
 ODD: Final = ("now()", "a.b", "tick`ed", "Mixed Case", "zahl=ü", "current_date()")
-"""Names that Delta takes in tables only whose columns are mapped."""
+"""Names that Delta accepts only in tables with column mapping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class Column:
 
 
 class Names:
-    """The columns of one table, and expressions that a seed makes of them."""
+    """The columns of one table, and expressions over them, generated from a seed."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.columns = self._columns()
 
     def _columns(self) -> list[Column]:
-        """Return four or five columns, of which most have names of functions."""
+        """Return four or five columns, most of which have names of functions."""
         rng, made = self.rng, [Column("id", "INT")]
         odd = rng.random() < 0.4
         while len(made) < rng.choice((4, 5)):
@@ -77,7 +77,7 @@ class Names:
         return "`" + name.replace("`", "``") + "`"
 
     def name(self, column: Column, of: str = "") -> str:
-        """Return a column as a statement may call it: plain, in capitals, quoted, of its table."""
+        """Return a written form of a column: plain, in capitals, quoted, with its table."""
         text = self.quoted(column.name)
         plain = column.name.isidentifier() and column.name.isascii()
         if plain and column.name not in ("order", "select", "table") and self.rng.random() < 0.6:
@@ -85,7 +85,7 @@ class Names:
         return f"{of}.{text}" if of and self.rng.random() < 0.5 else text
 
     def value(self, kind: str, columns: Sequence[Column], of: str = "", deep: int = 1) -> str:
-        """Return an expression of a type: a column, a literal, or what is no column here."""
+        """Return an expression of a type: a column, a literal, or a name that is no column here."""
         fitting = [column for column in columns if column.kind == kind]
         roll = self.rng.random()
         if fitting and roll < 0.5:
@@ -102,7 +102,7 @@ class Names:
         return self.rng.choice(LITERALS[kind])
 
     def predicate(self, columns: Sequence[Column], of: str = "", deep: int = 1) -> str:
-        """Return a condition that comes out alike whatever moves."""
+        """Return a condition whose result does not depend on the moment, the user or chance."""
         if deep and self.rng.random() < 0.3:
             inner = [self.predicate(columns, of, 0) for _ in range(2)]
             return f"({self.rng.choice((' AND ', ' OR ')).join(inner)})"

@@ -1,9 +1,9 @@
-"""Random statements over tables whose columns have names that are functions or keywords, too.
+"""Random statements over tables whose columns have the names of functions or keywords.
 
-A *life* is one table from its making to its last look, as lines of Python for PySpark: SQL, or
-DataFrames. What a name means, a column or a function, is Spark's to say: the generator does not
-know it. So each life runs on Spark alone as well, and both have to come to the same. Values are so
-chosen that a comparison comes out alike whichever moment, user or chance a function stands for.
+A *life* is one table from its creation to its last check, as lines of Python for PySpark: SQL, or
+DataFrames. Whether a name means a column or a function is Spark's decision: the generator does not
+know it. So each life runs on Spark alone as well, and both must have the same result. Values are
+chosen such that a comparison has the same result for any moment, user or chance of a function.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.integration.named_expressions import BARE, LITERALS, ODD, Column, Nam
 
 
 class Position(Enum):
-    """Where in a statement a name stands that may be a function or a column."""
+    """The position in a statement of a name that may be a function or a column."""
 
     SELECT_LIST = "select list"
     PREDICATE = "predicate"
@@ -45,7 +45,7 @@ LOOK_AFTER: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What PySpark runs; ``sql`` where it is a statement. ``looks``: its rows are compared."""
+    """A line for PySpark; ``sql`` if it is a statement. ``looks``: its rows are compared."""
 
     text: str
     positions: tuple[Position, ...] = ()
@@ -54,7 +54,7 @@ class Line:
 
 
 class Life(Names):
-    """One table, ``t``, its source ``s`` and what is made of them, of one seed."""
+    """One table, ``t``, its source ``s`` and further tables made of them, from one seed."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(random.Random(f"names {seed}"))
@@ -75,7 +75,7 @@ class Life(Names):
         self.sql(f"SELECT * FROM {table}", looks=True)
 
     def make(self) -> None:
-        """Make ``t``, maybe partitioned, generated or checked, and its source ``s``, with rows."""
+        """Make ``t``, maybe partitioned, generated or checked, and its source ``s``."""
         rng, positions = self.rng, []
         declared = [f"{self.quoted(c.name)} {c.kind}" for c in self.columns]
         clauses = "USING delta"
@@ -392,7 +392,7 @@ class Life(Names):
 
 
 def life(seed: int, count: int) -> Life:
-    """Return the life of one table, with so many steps; lives in a row take different ones."""
+    """Return the life of one table with this many steps; consecutive lives take different ones."""
     made = Life(seed)
     made.make()
     steps = made.steps()

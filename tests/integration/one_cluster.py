@@ -1,4 +1,4 @@
-"""A ring of one cluster in this process, over a Spark that is there, for requests."""
+"""A ring of one cluster in this process, over an existing Spark, for requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def one_cluster(
     wait_s: float = 60.0,
     **settings: Any,
 ) -> AsyncIterator[tuple[RingService, LocalMember]]:
-    """Give the service of a HAProc whose ring is this cluster alone, once it serves."""
+    """Yield the service of a HAProc whose ring has only this cluster, once it serves."""
     ring = ring or f"one{uuid.uuid4().hex[:8]}"
     here, there = (Address("127.0.0.1", free_port()) for _ in range(2))
     config = Config(

@@ -1,7 +1,8 @@
-"""A program that uses Spark through PySpark's own, unmodified client, in a process of its own.
+"""A program that uses Spark through PySpark's own, unmodified client, in a separate process.
 
 As a module it is that process: ``python -m tests.integration.pyspark_program TARGET`` reads lines
-of Python from its input, runs each with ``spark`` and ``F``, and writes what came of it as JSON.
+of
+Python from its input, runs each with ``spark`` and ``F``, and writes the results as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _ANSWER = "answer "
 class FailedError(Exception):
     """A line raised; ``kind`` is the exception's class.
 
-    ``said``: its condition, SQLSTATE, parameters and places, where it has some.
+    ``said``: its condition, SQLSTATE, parameters and places, if it has some.
     """
 
     def __init__(self, kind: str, message: str, said: Sequence[Any] = ()) -> None:
@@ -49,13 +50,13 @@ class Program:
         self._rest = b""
 
     def send(self, line: str) -> None:
-        """Have a line run, without waiting for what comes of it."""
+        """Let a line run, without waiting for its result."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
         self._process.stdin.flush()
 
     def answer(self, timeout_s: float = ANSWER_S) -> Any:
-        """Return what came of the line that was sent; raises FailedError."""
+        """Return the result of the line that was sent; raise FailedError if it failed."""
         assert self._process.stdout is not None
         out = self._process.stdout.fileno()
         while True:
@@ -76,7 +77,7 @@ class Program:
         return answer["value"]
 
     def run(self, line: str) -> Any:
-        """Run a line and return what it is worth: rows as lists, or None for a statement."""
+        """Run a line and return its value: rows as lists, or None for a statement."""
         self.send(line)
         return self.answer()
 

@@ -1,4 +1,4 @@
-"""Backups of a real Spark, read without HAProc, and restored into rings that hold nothing."""
+"""Tests of backups of a real Spark: read without HAProc, and restored into empty rings."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def copies(place: Path) -> dict[str, str]:
 async def backup(
     mortal_spark: LocalSpark, place: Path, log: Log, ring: str = "kept"
 ) -> tuple[Any, Any]:
-    """Return the standing of a backup once it is over, and its manifest."""
+    """Return the status of a finished backup, and its manifest."""
     async with one_cluster(address_of(mortal_spark), log, ring=ring, wait_s=300) as (_, member):
         operators = member.replica.operators
         found = operators.backup("a", str(place))
@@ -97,21 +97,21 @@ async def backup(
 
 
 async def restore(mortal_spark: LocalSpark, place: Path, offset: int) -> None:
-    """Restore a ring whose only cluster this is, as a HAProc does that begins anew in between."""
+    """Restore a ring of this one cluster, as a HAProc does that restarts in between."""
     log = MemoryLog(MemoryStore())
     async with one_cluster(address_of(mortal_spark), log, wait_s=300) as (_, member):
         operators = member.replica.operators
-        told = await operators.restore("a", str(place), offset, verify=True)
-        assert told["state"] == RestoreState.UNDRAINED
+        status = await operators.restore("a", str(place), offset, verify=True)
+        assert status["state"] == RestoreState.UNDRAINED
         member.core.condition.drain(drained=True)
         with pytest.raises(RequestError, match="holds no backup"):
             await operators.restore("a", str(place / "elsewhere"), -1, verify=True)
-        told = await operators.restore("a", str(place), offset, verify=True)
-        assert told == {"cluster": "a", "state": RestoreState.ASKED, "offset": offset}
+        status = await operators.restore("a", str(place), offset, verify=True)
+        assert status == {"cluster": "a", "state": RestoreState.ASKED, "offset": offset}
     async with one_cluster(address_of(mortal_spark), log, wait_s=600) as (_, member):
         member.core.condition.drain(drained=True)
-        told = await member.replica.operators.restore("a", str(place), offset, verify=True)
-        assert told["state"] == RestoreState.RESTORED
+        status = await member.replica.operators.restore("a", str(place), offset, verify=True)
+        assert status["state"] == RestoreState.RESTORED
 
 
 async def checksums(engine: SparkConnectEngine) -> dict[str, str]:
@@ -124,7 +124,7 @@ async def checksums(engine: SparkConnectEngine) -> dict[str, str]:
 
 
 @pytest.mark.thorough
-async def test_backup_is_plain_delta_takes_what_changed_and_is_restored(
+async def test_backup_is_plain_delta_has_only_changes_and_is_restored(
     mortal_spark: LocalSpark, tmp_path: Path
 ) -> None:
     place, log = tmp_path / "backup", MemoryLog(MemoryStore())

@@ -1,4 +1,4 @@
-"""A local Kafka as processes: started, stopped, killed, started again over its data."""
+"""Tests of a local Kafka as processes: start, stop, kill, and start over its data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOPIC = "t"
 
 @pytest.fixture
 async def started(tmp_path: Path) -> AsyncIterator[Callable[..., LocalKafka]]:
-    """Makes clusters in folders of their own and ends what is left of them."""
+    """A factory of local Kafkas in folders of their own; it ends what is left of them."""
     made: list[LocalKafka] = []
 
     def make(**options: Any) -> LocalKafka:
@@ -82,7 +82,7 @@ def content(servers: str, count: int) -> list[bytes]:
         consumer.close()
 
 
-async def test_killed_node_started_again_keeps_its_port_and_data(
+async def test_killed_broker_that_is_started_again_keeps_its_port_and_data(
     started: Callable[..., LocalKafka],
 ) -> None:
     kafka = started()
@@ -105,7 +105,7 @@ async def test_killed_node_started_again_keeps_its_port_and_data(
     assert broker.pid is None
 
 
-async def test_three_nodes_go_on_without_one_and_take_it_back(
+async def test_three_brokers_continue_without_one_and_accept_it_again(
     started: Callable[..., LocalKafka],
 ) -> None:
     kafka = started(brokers=3)
@@ -124,7 +124,7 @@ async def test_three_nodes_go_on_without_one_and_take_it_back(
     assert await asyncio.to_thread(content, servers, 3) == [b"1", b"2", b"3"]
 
 
-async def test_frozen_node_is_silent_until_it_is_thawed(
+async def test_frozen_broker_is_no_member_until_it_continues(
     started: Callable[..., LocalKafka],
 ) -> None:
     kafka = started()
@@ -138,7 +138,7 @@ async def test_frozen_node_is_silent_until_it_is_thawed(
     await broker.wait_members({1}, time.monotonic() + 30)
 
 
-async def test_advertised_port_is_what_clients_are_told(
+async def test_advertised_port_is_the_port_that_clients_receive(
     started: Callable[..., LocalKafka],
 ) -> None:
     front = free_port()
@@ -148,7 +148,7 @@ async def test_advertised_port_is_what_clients_are_told(
     assert kafka.bootstrap_servers == f"127.0.0.1:{front}"
     assert broker.ports.client != front
 
-    def told() -> list[int]:
+    def advertised() -> list[int]:
         admin = KafkaAdminClient(bootstrap_servers=f"127.0.0.1:{broker.ports.client}")
         try:
             return [node["port"] for node in admin.describe_cluster()["brokers"]]
@@ -159,7 +159,7 @@ async def test_advertised_port_is_what_clients_are_told(
         lambda r, w: _relay(r, w, broker.ports.client), "127.0.0.1", front
     )
     async with relay:
-        assert await asyncio.to_thread(told) == [front]
+        assert await asyncio.to_thread(advertised) == [front]
 
 
 async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
@@ -176,7 +176,7 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, por
     )
 
 
-async def test_start_on_a_taken_port_is_refused(tmp_path: Path) -> None:
+async def test_start_on_a_used_port_is_refused(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

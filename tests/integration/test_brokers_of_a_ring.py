@@ -1,6 +1,6 @@
-"""A ring's own Kafka as its operator sees it, and a HAProc whose log is away when it starts.
+"""Tests of a ring's own Kafka in commands, and of a HAProc that starts without its log.
 
-No Spark runs here: the HAProc gets no further than STARTING, and says what for.
+No Spark runs here: the HAProc stays STARTING, and reports the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WAIT_S = 120.0
 
 @pytest.fixture
 def ring(tmp_path: Path) -> Iterator[LocalRing]:
-    """A ring that was made, but not started."""
+    """A ring that was created, but not started."""
     made = LocalRing.open_or_create(tmp_path / "ring", clusters=1, log=LogChoice("kafka"))
     yield made
     made.kill("a", "haproc")
@@ -34,7 +34,7 @@ def ring(tmp_path: Path) -> Iterator[LocalRing]:
 
 
 def ask(ring: LocalRing, path: str) -> tuple[int, dict[str, Any]]:
-    """Return the operator door's answer; 0 if there is none."""
+    """Return the operator door's answer; its status is 0 if there is none."""
     url = ring.config.peer_url("a") + path
     try:
         with urllib.request.urlopen(url, timeout=10) as response:
@@ -47,7 +47,7 @@ def ask(ring: LocalRing, path: str) -> tuple[int, dict[str, Any]]:
 
 
 def wait_reason(ring: LocalRing, part: str) -> dict[str, Any]:
-    """Wait until the HAProc gives such a reason for its state."""
+    """Wait until the HAProc reports such a reason for its state."""
     end = time.monotonic() + WAIT_S
     while True:
         _, body = ask(ring, "/clusterStatus")
@@ -57,7 +57,7 @@ def wait_reason(ring: LocalRing, part: str) -> dict[str, Any]:
         time.sleep(0.05)
 
 
-def test_haproc_that_starts_without_its_log_waits_and_says_so(ring: LocalRing) -> None:
+def test_haproc_started_without_its_log_waits_and_reports_the_reason(ring: LocalRing) -> None:
     launch(ring.config, ring.file, "a")
     body = wait_reason(ring, "cannot be reached")
     assert (body["state"], body["lag"]) == ("STARTING", 0)
@@ -76,7 +76,7 @@ def test_haproc_that_starts_without_its_log_waits_and_says_so(ring: LocalRing) -
     asyncio.run(ring.stop_haproc("a"))
 
 
-def test_haproc_that_waits_for_its_log_stops_when_asked(ring: LocalRing) -> None:
+def test_haproc_that_waits_for_its_log_stops_on_request(ring: LocalRing) -> None:
     launch(ring.config, ring.file, "a")
     wait_reason(ring, "cannot be reached")
     process = process_of(ring.config, "a")
@@ -85,7 +85,7 @@ def test_haproc_that_waits_for_its_log_stops_when_asked(ring: LocalRing) -> None
     assert "Traceback" not in (ring.config.state_dir / "haproc-a.log").read_text()
 
 
-def test_ring_commands_know_its_brokers(
+def test_ring_commands_restart_show_and_kill_its_brokers(
     ring: LocalRing, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = ("--folder", str(ring.folder))

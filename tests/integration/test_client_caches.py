@@ -1,8 +1,8 @@
-"""What a client caches in Spark changes nobody's rows and no write's outcome.
+"""Tests that a client's cached tables change no other client's rows and no write's outcome.
 
-A program caches a table, queries and views over it, in each way that there is. After each way of
-writing to the table all that the program reads is held against what a session reads that finds
-nothing of what is cached; and before it, what is cached is really used.
+A program caches a table, queries and views over it, in each possible way. After each way of
+writing to the table, all reads of the program are compared with a session that uses no cache.
+Before the write, the test checks that the program really reads from the cache.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def service(spark: LocalSpark) -> AsyncIterator[RingService]:
 async def ask(
     service: RingService, sql: str, session: str | None = None
 ) -> list[dict[str, object]]:
-    """Run a statement, in eve's session or as somebody else."""
+    """Run a statement, in eve's session or as another user without one."""
     return await send(service, SentSql(sql), session)
 
 
@@ -64,10 +64,10 @@ async def send(
 
 
 @pytest.mark.thorough
-async def test_insert_behind_whose_commit_a_cached_query_fails_is_applied_once(
+async def test_insert_after_whose_commit_a_cached_query_fails_is_applied_once(
     service: RingService, schema: str
 ) -> None:
-    """Spark plans the cached query anew behind the commit, and tells its error as the INSERT's."""
+    """After the commit Spark plans the cached query again, and reports its error for the INSERT."""
     table = f"{schema}.t"
     await ask(service, f"CREATE TABLE {table} (k INT, p STRING) USING delta PARTITIONED BY (p)")
     await ask(service, f"INSERT INTO {table} VALUES (1, '1')")
@@ -80,7 +80,7 @@ async def test_insert_behind_whose_commit_a_cached_query_fails_is_applied_once(
     assert [(row["k"], row["times"]) for row in held] == [(k, 1) for k in (1, 10, 11, 12, 13)]
 
 
-async def test_cached_table_that_is_made_anew_shows_nothing_of_before(
+async def test_cached_table_that_is_recreated_shows_no_old_rows(
     service: RingService, schema: str
 ) -> None:
     made = f"{schema}_made"
@@ -150,7 +150,7 @@ DIGEST = "count(*) AS n", "coalesce(sum(v), 0) AS v", "coalesce(sum(k), 0) AS k"
 
 
 def prepare(program: Program, table: str) -> None:
-    """Make the table, what is made of it, and ALL, which is all that is read, one row for each."""
+    """Create the table, queries over it, and ALL, which has one row for each way of reading."""
     program.run(f"T = {table!r}")
     program.run("sql = spark.sql")
     rows = "[(1, 100, 'a'), (4, 400, 'a')], 'k INT, v INT, p STRING'"
@@ -171,7 +171,7 @@ def read_all(program: Program) -> dict[str, list[int]]:
 
 
 def is_cached(program: Program) -> bool:
-    """Whether no file is read for any of it."""
+    """Return whether all of ALL is read from the cache and not from files."""
     plan = str(program.run("ALL._explain_string(True)"))
     optimized = plan.partition("== Optimized Logical Plan ==")[2].partition("== Physical")[0]
     return "InMemoryRelation [" in optimized and "Relation spark_catalog" not in optimized
@@ -179,7 +179,7 @@ def is_cached(program: Program) -> bool:
 
 @pytest.fixture
 async def truth(engine: SparkConnectEngine, schema: str) -> Callable[[], Any]:
-    """Give what reads the table past all caches."""
+    """Return a function that reads the table past all caches."""
 
     async def row(sql: str) -> dict[str, Any]:
         result = await engine.session("truth").query(SqlText(sql), timeout_s=120)
@@ -203,7 +203,7 @@ async def append_rows(service: RingService, table: str) -> None:
 
 
 async def insert_at_once(service: RingService, table: str) -> None:
-    """Some of these are run as one statement."""
+    """Send INSERTs together; some of them are run as one statement."""
     inserts = (f"INSERT INTO {table} VALUES ({k}, {k}, 'c')" for k in range(20, 26))
     await asyncio.gather(*(ask(service, each) for each in inserts))
 
@@ -219,7 +219,7 @@ async def compare(
     folder: Path,
     ways: Iterable[str],
 ) -> None:
-    """Cache everything, write in this way, read everything; for each way."""
+    """For each way of writing: cache everything, write, and compare all reads."""
     wrong: list[str] = []
     run = asyncio.to_thread
     async with door(spark, folder) as port:
@@ -246,7 +246,7 @@ async def compare(
 
 
 @pytest.mark.thorough
-async def test_reads_are_right_after_writes_that_spark_s_cache_does_not_hear_of(
+async def test_cached_reads_are_current_after_writes_that_spark_s_cache_does_not_notice(
     spark: LocalSpark,
     service: RingService,
     schema: str,
@@ -258,7 +258,7 @@ async def test_reads_are_right_after_writes_that_spark_s_cache_does_not_hear_of(
 
 
 @pytest.mark.thorough
-async def test_reads_are_right_after_each_way_of_writing(
+async def test_cached_reads_are_current_after_each_way_of_writing(
     spark: LocalSpark,
     service: RingService,
     schema: str,
@@ -276,11 +276,11 @@ def turn(number):
     spark.sql(f"INSERT INTO {T} VALUES ({number})")
     return found
 """
-"""What is read is cached, until the next turn: it would show old rows then."""
+"""Each turn reads a cached query; without HAProc the next turn would show old rows."""
 
 
 @pytest.mark.thorough
-async def test_what_is_persisted_again_and_again_never_shows_rows_of_before_a_write(
+async def test_query_persisted_repeatedly_never_shows_rows_from_before_a_write(
     spark: LocalSpark, schema: str, tmp_path: Path
 ) -> None:
     """Two programs, each with a table of its own; half of the turns each."""
@@ -308,13 +308,13 @@ async def test_what_is_persisted_again_and_again_never_shows_rows_of_before_a_wr
 
 
 def blocks(spark: LocalSpark) -> set[str]:
-    """Return which data sets Spark keeps on its disk."""
+    """Return the data sets that Spark keeps on its disk."""
     files = (spark.folder / "local").rglob("rdd_*")
     return {"_".join(file.name.split("_")[:2]) for file in files}
 
 
 def held(spark: LocalSpark, at_most: int) -> set[str]:
-    """Return what is kept, once it is not more than this, or will not get less."""
+    """Return the kept data sets as soon as they are few enough, or after FREED_S."""
     end = time.monotonic() + FREED_S
     while len(found := blocks(spark)) > at_most and time.monotonic() < end:
         time.sleep(0.1)
@@ -322,10 +322,10 @@ def held(spark: LocalSpark, at_most: int) -> set[str]:
 
 
 @pytest.mark.thorough
-async def test_what_is_cached_of_older_versions_is_freed(
+async def test_cached_rows_of_older_versions_are_freed(
     spark: LocalSpark, schema: str, tmp_path: Path, turns: int = 8
 ) -> None:
-    """Else each turn would leave its rows: no plan finds them any more, that to uncache neither."""
+    """Otherwise each turn would leave its rows: no plan finds them any more, nor does uncache."""
     run = asyncio.to_thread
     before = len(blocks(spark))
     async with door(spark, tmp_path) as port:

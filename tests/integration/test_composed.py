@@ -1,6 +1,6 @@
-"""Statements that are combined by key do what they do one by one, on a real Spark.
+"""Tests that combined statements give the same rows as one by one, on a real Spark.
 
-`tests.integration.composing` runs as many windows as one has the time for, and
+`tests.integration.composing` runs many windows, for as long as it is given, and
 `tests.unit.test_compose` has hundreds of them on SQLite.
 """
 
@@ -23,7 +23,7 @@ NUMBERS = ("3Y", "2S", "7", "-1L", "1.5", "1.50", "-0.00", "2.0BD", "1.5F", "0.1
 
 
 @pytest.mark.thorough
-async def test_windows_combined_leave_what_their_statements_leave(
+async def test_combined_windows_give_the_same_tables_as_their_single_statements(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     tally = await compare(engine, schema, "suite", windows=1, length=6)
@@ -31,7 +31,7 @@ async def test_windows_combined_leave_what_their_statements_leave(
 
 
 @pytest.mark.thorough
-async def test_literals_of_every_type_are_stored_as_each_of_them_alone(
+async def test_combined_inserts_of_literals_of_all_types_store_the_same_as_single_inserts(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     types = ", ".join(f"c{n} {kind}" for n, kind in enumerate(LITERALS))
@@ -71,14 +71,14 @@ async def test_literals_of_every_type_are_stored_as_each_of_them_alone(
         ("k bigint, c string", "PARTITIONED BY (c)"),
     ],
 )
-async def test_table_that_does_more_than_store_has_no_plain_columns(
+async def test_table_with_generated_limited_or_tracked_columns_has_no_plain_columns(
     engine: SparkConnectEngine, schema: str, columns: str, clause: str
 ) -> None:
     await apply(engine, f"CREATE TABLE {schema}.t ({columns}) USING delta {clause}")
     assert await engine.plain_columns(f"spark_catalog.{schema}.t") is None
 
 
-async def test_table_with_keys_checks_and_partitions_has_plain_columns(
+async def test_table_with_not_null_check_and_partition_has_plain_columns(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     ddl = f"{schema}.t (k int NOT NULL, `group` string COMMENT 'x') USING delta PARTITIONED BY (k)"

@@ -1,4 +1,4 @@
-"""PySpark's own client reads results of a real Spark whose deliverers are killed."""
+"""Tests of PySpark's own client: it reads results whose delivering process is killed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from haproc.ring.spark import LocalSpark
 pytestmark = pytest.mark.spark
 
 ROWS = 1_000_000
-"""Some 30 MB: many times of what is held, or on its way."""
+"""Some 30 MB: many times the size of all buffers."""
 
 
 class Deliverers:
-    """Two processes in front of one Spark, and a PySpark session that knows both in this order."""
+    """Two processes in front of one Spark, and a PySpark session with both in this order."""
 
     def __init__(self, spark: LocalSpark) -> None:
         self._environment = {**os.environ, "SPARK_TOKEN": spark.token}
@@ -79,7 +79,7 @@ async def deliverers(spark: LocalSpark) -> AsyncIterator[Deliverers]:
 
 
 def rows(frame: Any, at_row: int, then: Callable[[], None]) -> Iterator[Any]:
-    """Yield a frame's rows as they come, and do something at one of them."""
+    """Yield a frame's rows as they arrive, and call a function at one of them."""
     for index, row in enumerate(frame.toLocalIterator()):
         if index == at_row:
             then()
@@ -87,7 +87,7 @@ def rows(frame: Any, at_row: int, then: Callable[[], None]) -> Iterator[Any]:
 
 
 @pytest.mark.thorough
-async def test_result_whose_deliverer_is_killed_comes_out_whole(deliverers: Deliverers) -> None:
+async def test_result_whose_deliverer_is_killed_is_delivered_whole(deliverers: Deliverers) -> None:
     session = deliverers.session
 
     def other_batches_then_kill() -> None:
@@ -107,7 +107,7 @@ async def test_result_whose_deliverer_is_killed_comes_out_whole(deliverers: Deli
     assert await asyncio.to_thread(read) == ROWS
 
 
-async def test_result_that_chance_makes_anew_ends_with_a_clear_error(
+async def test_result_with_random_values_whose_deliverer_is_killed_ends_with_a_clear_error(
     deliverers: Deliverers,
 ) -> None:
     def read() -> None:

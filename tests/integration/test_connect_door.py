@@ -1,4 +1,4 @@
-"""PySpark's own client in front of one HAProc and a real Spark."""
+"""Tests of PySpark's own client in front of one HAProc and a real Spark."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def door(spark: LocalSpark, folder: Path, **settings: Any) -> AsyncIterato
 async def run_beside(
     work: Callable[[Program], None], port: int, parameters: str = "", **environment: str
 ) -> None:
-    """Have a program run beside the event loop, which serves it."""
+    """Run a program in a thread, beside the event loop that serves it."""
 
     def run() -> None:
         program = Program(f"sc://localhost:{port}/;{parameters}", environment)
@@ -134,7 +134,7 @@ def test_program_queries_writes_and_changes_its_session(program: Program, schema
 
 
 @pytest.mark.thorough
-async def test_sql_at_the_root_of_a_plan_writes_and_answers_as_on_spark(
+async def test_sql_at_the_root_of_a_plan_has_the_effect_and_answer_of_plain_spark(
     spark: LocalSpark, schema: str, tmp_path: Path
 ) -> None:
     """PySpark sends such SQL as a command; other clients send it as a relation, as here."""
@@ -143,7 +143,7 @@ async def test_sql_at_the_root_of_a_plan_writes_and_answers_as_on_spark(
         run = program.run
         run(f'spark.sql("CREATE TABLE {schema}.{table} (a INT, b STRING) USING delta")')
         run("from pyspark.sql.connect import proto")
-        told = []
+        observed = []
         for sql in (
             f"INSERT INTO {schema}.{table} VALUES (1, 'x'), (2, 'y')",
             f"UPDATE {schema}.{table} SET b = 'z' WHERE a = 2",
@@ -153,9 +153,9 @@ async def test_sql_at_the_root_of_a_plan_writes_and_answers_as_on_spark(
             run("plan = proto.Plan()")
             run(f'plan.root.sql.query = "{sql}"')
             run("found, shape, _ = spark.client.to_table(plan, {})")
-            told.append([run("found.to_pylist()"), run("str(found.schema)"), run("str(shape)")])
-        told.append(run(f'spark.table("{schema}.{table}").collect()'))
-        return told
+            observed.append([run("found.to_pylist()"), run("str(found.schema)"), run("str(shape)")])
+        observed.append(run(f'spark.table("{schema}.{table}").collect()'))
+        return observed
 
     def direct() -> list[Any]:
         program = Program(f"sc://localhost:{spark.port}/;token={spark.token}")
@@ -175,7 +175,7 @@ async def test_sql_at_the_root_of_a_plan_writes_and_answers_as_on_spark(
 
 
 @behind_a_door()
-def test_pool_is_the_users_whatever_it_sets(program: Program) -> None:
+def test_pool_of_a_user_cannot_be_changed_by_the_session(program: Program) -> None:
     asked = 'spark.sql("SET spark.scheduler.pool").collect()'
     ((_, pool),) = program.run(asked)
     assert pool.startswith("user/")
@@ -191,7 +191,7 @@ def test_pool_is_the_users_whatever_it_sets(program: Program) -> None:
 
 
 @behind_a_door()
-def test_errors_are_the_exceptions_that_spark_s_would_be(program: Program) -> None:
+def test_errors_have_the_exception_class_that_plain_spark_raises(program: Program) -> None:
     for line, kind, message in (
         ('spark.table("nope").collect()', "AnalysisException", "TABLE_OR_VIEW_NOT_FOUND"),
         ('spark.sql("INSERT INTO nope SELECT 1")', "AnalysisException", "TABLE_OR_VIEW_NOT"),
@@ -213,10 +213,10 @@ def test_errors_are_the_exceptions_that_spark_s_would_be(program: Program) -> No
 
 
 @pytest.mark.thorough
-async def test_failed_writes_say_all_that_spark_says(
+async def test_errors_of_failed_writes_equal_those_of_plain_spark(
     spark: LocalSpark, schema: str, tmp_path: Path
 ) -> None:
-    """The exception, its condition, SQLSTATE, parameters and places are those of Spark itself."""
+    """Class, condition, SQLSTATE, parameters and places are those of Spark's own exception."""
     asked = (
         'spark.sql("CREATE TABLE z (a INTT)")',
         'spark.sql("CREATE TABLE z (a INTERVAL YEAR) USING delta")',
@@ -233,28 +233,28 @@ async def test_failed_writes_say_all_that_spark_says(
         ".writeTo('of_one').append()",
     )
 
-    def all_told(program: Program) -> list[tuple[Any, ...]]:
+    def all_errors(program: Program) -> list[tuple[Any, ...]]:
         program.run(f'spark.sql("USE {schema}")')
-        told = []
+        observed = []
         for line in asked:
             with pytest.raises(FailedError) as failed:
                 program.run(line)
-            told.append((line, failed.value.kind, *failed.value.said))
-        return told
+            observed.append((line, failed.value.kind, *failed.value.said))
+        return observed
 
     def direct() -> list[tuple[Any, ...]]:
         program = Program(f"sc://localhost:{spark.port}/;token={spark.token}")
         try:
             program.run(f'spark.sql("CREATE TABLE {schema}.t (a INT, b STRING) USING delta")')
             program.run(f'spark.sql("CREATE TABLE {schema}.of_one (a INT) USING delta")')
-            return all_told(program)
+            return all_errors(program)
         finally:
             program.end()
 
     expected = await asyncio.to_thread(direct)
 
     def work(program: Program) -> None:
-        assert all_told(program) == expected
+        assert all_errors(program) == expected
         for refused, kind in (
             ('spark.sql("SELEC 1")', "ParseException"),
             ('spark.udf.registerJavaFunction("f", "no.Such", "int")', "AnalysisException"),
@@ -269,7 +269,9 @@ async def test_failed_writes_say_all_that_spark_says(
 
 
 @pytest.mark.thorough
-async def test_files_and_checkpoints_are_the_session_s(spark: LocalSpark, tmp_path: Path) -> None:
+async def test_session_has_its_files_and_checkpoints_but_no_jars(
+    spark: LocalSpark, tmp_path: Path
+) -> None:
     module = tmp_path / "shipped.py"
     module.write_text("def ten(x):\n    return 10 * x\n")
 
@@ -288,7 +290,7 @@ async def test_files_and_checkpoints_are_the_session_s(spark: LocalSpark, tmp_pa
         await run_beside(work, port)
 
 
-async def test_user_shows_a_token_over_tls(spark: LocalSpark, tmp_path: Path) -> None:
+async def test_user_is_authenticated_by_a_token_over_tls(spark: LocalSpark, tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     files = make_access(tmp_path, ["alice"])["tls"]
     tls = Tls(**{key: tmp_path / file for key, file in files.items()})
@@ -322,7 +324,7 @@ def _outcome(work):
 
 @pytest.mark.thorough
 @behind_a_door()
-def test_interrupt_stops_queries_on_spark_too_and_takes_writes_back(
+def test_interrupt_stops_queries_on_spark_and_revokes_writes(
     program: Program, schema: str, tmp_path: Path
 ) -> None:
     beats = tmp_path / "beats"
@@ -373,7 +375,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def until_still(beats: Path) -> None:
-    """Wait until nothing is appended any more; a task would do so for 20 s."""
+    """Wait until no task appends any more; without an interrupt they would for 20 s."""
     end = time.monotonic() + 10
     size, since = -1, time.monotonic()
     while time.monotonic() - since < 0.7:
@@ -383,7 +385,9 @@ def until_still(beats: Path) -> None:
         time.sleep(0.02)
 
 
-async def test_session_is_copied_and_closed_for_good(spark: LocalSpark, tmp_path: Path) -> None:
+async def test_session_is_cloned_and_a_closed_one_stays_closed(
+    spark: LocalSpark, tmp_path: Path
+) -> None:
     def work(program: Program, port: int) -> None:
         run = program.run
         run('spark.conf.set("haproc.consistency", "any")')
@@ -410,7 +414,9 @@ async def test_session_is_copied_and_closed_for_good(spark: LocalSpark, tmp_path
 
 
 @behind_a_door()
-def test_status_tells_what_became_of_operations(program: Program, schema: str) -> None:
+def test_status_of_operations_is_their_final_state_or_unknown(
+    program: Program, schema: str
+) -> None:
     run = program.run
     run(f'spark.sql("CREATE TABLE {schema}.t (a INT) USING delta")')
     run("ids = []; old = spark.client._execute_plan_request_with_metadata")
@@ -419,17 +425,19 @@ def test_status_tells_what_became_of_operations(program: Program, schema: str) -
         "lambda operation_id=None: (ids.append(str(__import__('uuid').uuid4())), "
         "old(operation_id=ids[-1]))[1]"
     )
-    told = "[s.state for s in spark.client._get_operation_statuses(ids[-1:]).operation_statuses]"
+    observed = (
+        "[s.state for s in spark.client._get_operation_statuses(ids[-1:]).operation_statuses]"
+    )
     run(f'spark.sql("INSERT INTO {schema}.t VALUES (1)")')
-    assert run(told) == [4]
+    assert run(observed) == [4]
     with pytest.raises(FailedError):
         run(f'spark.sql("INSERT INTO {schema}.t VALUES (1/0)")')
-    assert run(told) == [5]
+    assert run(observed) == [5]
     run("ids.append(str(__import__('uuid').uuid4()))")
-    assert run(told) == [1]
+    assert run(observed) == [1]
 
 
-async def test_health_is_told_without_a_token(spark: LocalSpark, tmp_path: Path) -> None:
+async def test_health_is_answered_without_a_token(spark: LocalSpark, tmp_path: Path) -> None:
     users = (User("alice", "the token of alice"),)
     async with (
         door(spark, tmp_path, users=users) as port,

@@ -1,4 +1,4 @@
-"""Settings of a PySpark program: Spark's, HAProc's own, the session's own, and refused ones."""
+"""Tests of a PySpark program's settings: Spark's, HAProc's, its own, and refused ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from tests.integration.test_connect_door import behind_a_door
 
 pytestmark = pytest.mark.spark
 OWN = "spark.sql.legacy.castComplexTypesToString.enabled"
-"""A setting that no list of HAProc's names."""
+"""A setting that is in no list of HAProc."""
 
 
 @pytest.mark.thorough
 @behind_a_door("haproc-consistency=bounded")
-def test_settings_are_spark_s_or_haproc_s_or_refused(program: Program) -> None:
+def test_settings_of_spark_and_haproc_are_set_read_and_unset_and_reserved_ones_refused(
+    program: Program,
+) -> None:
     run = program.run
     run('spark.conf.set("spark.sql.ansi.enabled", "false")')
     assert run('spark.conf.get("spark.sql.ansi.enabled")') == "false"
@@ -31,13 +33,13 @@ def test_settings_are_spark_s_or_haproc_s_or_refused(program: Program) -> None:
     with pytest.raises(FailedError, match="known values: any, bounded"):
         run('spark.conf.set("haproc.consistency", "some")')
 
-    asked = 'spark.sql("SET haproc.write_concern").collect()'
-    assert run(asked) == [["haproc.write_concern", "<undefined>"]]
-    said = run('spark.sql("SET haproc.write_concern = majority").collect()')
-    assert said == [["haproc.write_concern", "majority"]] == run(asked)
+    show_setting = 'spark.sql("SET haproc.write_concern").collect()'
+    assert run(show_setting) == [["haproc.write_concern", "<undefined>"]]
+    answer = run('spark.sql("SET haproc.write_concern = majority").collect()')
+    assert answer == [["haproc.write_concern", "majority"]] == run(show_setting)
     assert run('spark.conf.get("haproc.write_concern")') == "majority"
     run('spark.sql("RESET haproc.write_concern")')
-    assert run(asked) == [["haproc.write_concern", "<undefined>"]]
+    assert run(show_setting) == [["haproc.write_concern", "<undefined>"]]
     run('spark.sql("SET haproc.consistency = any")')
     run('spark.sql("RESET")')
     assert run('spark.conf.get("haproc.consistency")') == "bounded"
@@ -71,12 +73,12 @@ def test_settings_are_spark_s_or_haproc_s_or_refused(program: Program) -> None:
     ):
         with pytest.raises(FailedError, match="CANNOT_MODIFY"):
             run(static)
-    for key, told in ((case, False), (OWN, True), ("spark.sql.warehouse.dir", False)):
-        assert run(f'spark.conf.isModifiable("{key}")') is told, key
+    for key, is_modifiable in ((case, False), (OWN, True), ("spark.sql.warehouse.dir", False)):
+        assert run(f'spark.conf.isModifiable("{key}")') is is_modifiable, key
 
 
 @behind_a_door()
-def test_setting_of_the_session_holds_for_its_queries_and_writes(
+def test_session_setting_holds_for_queries_and_writes_until_it_is_unset(
     program: Program, schema: str
 ) -> None:
     run = program.run

@@ -1,4 +1,4 @@
-"""What PySpark's objects hold behind a write that went through the door, as Spark itself has it."""
+"""Tests of PySpark's objects after a write through the door, compared with plain Spark."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ _SOURCES = {
 
 @pytest.mark.thorough
 @behind_a_door()
-def test_what_a_write_observes_is_told_as_spark_tells_it(program: Program, schema: str) -> None:
-    """Whether the plan ran everywhere, or one run of its query became everybody's rows."""
+def test_observation_of_a_write_has_the_metrics_of_plain_spark(
+    program: Program, schema: str
+) -> None:
+    """The write runs on each cluster, or its query runs once and the rows go to all clusters."""
     run = program.run
     run("from pyspark.sql import Observation, functions as F")
     for source, frame in _SOURCES.items():
@@ -44,7 +46,7 @@ def test_what_a_write_observes_is_told_as_spark_tells_it(program: Program, schem
 
 
 @behind_a_door()
-def test_dataframe_that_create_table_gives_is_its_table(program: Program, schema: str) -> None:
+def test_dataframe_returned_by_create_table_reads_its_table(program: Program, schema: str) -> None:
     run = program.run
     run("from pyspark.sql.types import LongType, StructType")
     run('made = StructType().add("a", LongType())')
@@ -63,7 +65,7 @@ _DEFAULTS = (
 
 @pytest.mark.thorough
 @behind_a_door(session_defaults=_DEFAULTS)
-def test_session_begins_with_the_rings_settings_writes_under_them_and_goes_back_to_them(
+def test_session_starts_with_the_rings_settings_and_writes_and_resets_with_them(
     program: Program, schema: str
 ) -> None:
     run = program.run
@@ -120,10 +122,10 @@ _APPENDS = (
 
 
 @pytest.mark.thorough
-async def test_rows_of_the_program_are_appended_as_past_the_ring(
+async def test_rows_of_the_program_are_appended_as_on_plain_spark(
     spark: LocalSpark, schema: str, tmp_path: Path
 ) -> None:
-    """The same rows, or the same error, whatever differs from the table and however it is said."""
+    """The rows, or the error, are the same for each difference from the table and each call."""
     outcomes: list[dict[tuple[str, str], object]] = []
 
     def work(program: Program) -> None:

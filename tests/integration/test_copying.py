@@ -1,4 +1,4 @@
-"""A table is copied on a real Spark; a part of a file that is sent again is written."""
+"""Tests of copying a table on a real Spark, and of parts of a file that are sent again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RICH = """CREATE TABLE {}.rich (
   'delta.enableDeletionVectors' = 'true', 'my.key' = '1')"""
 
 
-async def test_copy_of_a_table_is_the_table(engine: SparkConnectEngine, schema: str) -> None:
+async def test_copy_of_a_table_equals_the_table(engine: SparkConnectEngine, schema: str) -> None:
     for sql in (
         RICH.format(schema),
         f"INSERT INTO {schema}.rich (k, v, c, p, vr) VALUES (1, 'a', 'abc', 'ü/ %', "
@@ -60,7 +60,7 @@ async def test_copy_of_a_table_is_the_table(engine: SparkConnectEngine, schema: 
 
 
 @pytest.mark.parametrize("name", ["_delta_log/00000000000000000003.json", "manifest-1.json"])
-async def test_commit_that_is_there_is_not_taken_for_another_one_of_its_size(
+async def test_commit_file_is_not_replaced_by_another_commit_of_the_same_size(
     engine: SparkConnectEngine, tmp_path: Path, name: str
 ) -> None:
     copies, place = engine.copies(engine.lane(0)), f"file:{tmp_path}"
@@ -92,10 +92,10 @@ async def test_last_part_of_a_file_that_failed_is_written_when_it_is_sent_again(
 
 
 @pytest.mark.thorough
-async def test_table_that_is_not_where_it_should_be_is_an_answer(
+async def test_state_of_a_table_with_a_wrong_location_is_no_availability_error(
     engine: SparkConnectEngine, schema: str, tmp_path: Path
 ) -> None:
-    """As a wrong mapping of another cluster's storage leads to."""
+    """A wrong mapping of another cluster's storage can cause this."""
     for name in ("one", "two"):
         await apply(engine, f"CREATE TABLE {schema}.{name} (k INT) USING delta")
     copies = engine.copies()
@@ -108,7 +108,7 @@ async def test_table_that_is_not_where_it_should_be_is_an_answer(
         assert raised.value.kind is not ErrorKind.AVAILABILITY, place
 
 
-async def test_files_that_cannot_be_read_are_an_answer(
+async def test_transfer_of_missing_files_is_no_availability_error(
     engine: SparkConnectEngine, schema: str, tmp_path: Path
 ) -> None:
     copies, paths = engine.copies(engine.lane(0)), [f"{n}.parquet" for n in range(5)]

@@ -1,4 +1,4 @@
-"""DDL that computes something later, and statements of a session, through a whole service."""
+"""Tests of DDL whose expressions are computed later, and of session statements, on a service."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def send(spark: LocalSpark, schema: str) -> AsyncIterator[Send]:
 
 
 @pytest.mark.thorough
-async def test_definitions_that_give_the_same_everywhere_hold(
+async def test_deterministic_definitions_are_accepted_and_work(
     send: Send, engine: SparkConnectEngine, schema: str
 ) -> None:
     for sql in (
@@ -88,7 +88,7 @@ async def test_definitions_that_give_the_same_everywhere_hold(
     assert await rows(session, f"SELECT * FROM {schema}.like_t") == []
 
 
-async def test_what_would_differ_is_refused_and_not_made(
+async def test_nondeterministic_definitions_are_refused_and_create_nothing(
     send: Send, engine: SparkConnectEngine, schema: str
 ) -> None:
     await send("CREATE TABLE t (a INT, d DATE) USING delta")

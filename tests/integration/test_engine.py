@@ -1,4 +1,4 @@
-"""The engine on a real Spark: queries, errors, sessions, settings, lanes."""
+"""Tests of the engine on a real Spark: queries, errors, sessions, settings, lanes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.spark
 APPLICATION, AVAILABILITY = ErrorKind.APPLICATION, ErrorKind.AVAILABILITY
 
 
-async def test_query_values_of_many_types_come_back_equal(engine: SparkConnectEngine) -> None:
+async def test_query_values_of_many_types_are_read_back_equal(engine: SparkConnectEngine) -> None:
     sql = """SELECT CAST(1 AS TINYINT), CAST(2 AS SMALLINT), 3, 4L, CAST(0.5 AS FLOAT), 0.25D,
         CAST('12.30' AS DECIMAL(10,2)), 'it''s ☃', X'00FF', true, DATE'2024-02-29',
         TIMESTAMP_NTZ'2024-02-29 12:00:00.123456', array(1, NULL), map('k', 1),
@@ -69,7 +69,7 @@ async def test_query_without_rows_gives_one_chunk_with_the_schema(
         ("CREATE SCHEMA default", "SCHEMA_ALREADY_EXISTS", "42P06"),
     ],
 )
-async def test_query_that_is_wrong_tells_class_and_sqlstate(
+async def test_error_of_a_wrong_query_has_its_class_and_sqlstate(
     engine: SparkConnectEngine, sql: str, error_class: str, sqlstate: str
 ) -> None:
     failed = await error(engine.session("errors"), sql)
@@ -81,12 +81,12 @@ async def test_query_that_is_wrong_tells_class_and_sqlstate(
     assert error_class in failed.message
 
 
-async def test_query_whose_message_is_long_gives_all_of_it(engine: SparkConnectEngine) -> None:
+async def test_error_with_a_long_message_has_the_whole_message(engine: SparkConnectEngine) -> None:
     failed = await error(engine.session("errors"), f"SELECT raise_error('{'x' * 5000}')")
     assert "x" * 5000 in failed.message
 
 
-async def test_write_that_fails_in_a_task_is_the_statements_fault(
+async def test_write_that_fails_in_a_task_is_an_application_error(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     await apply(engine, f"CREATE TABLE {schema}.t (v BIGINT) USING delta")
@@ -96,7 +96,7 @@ async def test_write_that_fails_in_a_task_is_the_statements_fault(
     assert (caught.value.error_class, caught.value.sqlstate) == ("DIVIDE_BY_ZERO", "22012")
 
 
-async def test_write_against_a_constraint_tells_class_and_sqlstate(
+async def test_error_of_a_violated_constraint_has_its_class_and_sqlstate(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     await apply(engine, f"CREATE TABLE {schema}.t (v BIGINT NOT NULL, w BIGINT) USING delta")
@@ -131,7 +131,7 @@ async def test_query_at_its_deadline_is_an_availability_error_and_stops(
     await _wait_until_idle(engine, "slow")
 
 
-async def test_cancel_stops_all_queries_of_the_session_only(engine: SparkConnectEngine) -> None:
+async def test_cancel_stops_all_queries_of_its_session_only(engine: SparkConnectEngine) -> None:
     mine, other = engine.session("mine"), engine.session("other")
     running = [await mine.query(SqlText(SLOW), timeout_s=60) for _ in range(2)]
     assert (await anext(aiter(running[0]))).rows > 0
@@ -146,7 +146,7 @@ async def test_cancel_stops_all_queries_of_the_session_only(engine: SparkConnect
     assert await rows(other, "SELECT 1") == [(1,)]
 
 
-async def test_result_let_go_early_stops_the_query(engine: SparkConnectEngine) -> None:
+async def test_result_that_is_closed_early_stops_its_query(engine: SparkConnectEngine) -> None:
     stream = await engine.session("early").query(SqlText(SLOW), timeout_s=60)
     assert (await anext(aiter(stream))).rows > 0
     await stream.aclose()
@@ -154,10 +154,10 @@ async def test_result_let_go_early_stops_the_query(engine: SparkConnectEngine) -
 
 
 @pytest.mark.thorough
-async def test_queries_given_up_before_their_tasks_run_have_none_later(
+async def test_query_cancelled_before_its_tasks_start_runs_no_tasks_later(
     engine: SparkConnectEngine, spark: LocalSpark
 ) -> None:
-    """Spark loses an interrupt that comes so early, and says that it took it."""
+    """Spark loses an interrupt that comes so early, though it acknowledges it."""
     text = "SELECT count(*) FROM range(100000000000) WHERE id % 17 = 3"  # minutes on two cores
 
     async def give_up(after_ms: int) -> None:
@@ -177,7 +177,7 @@ async def test_queries_given_up_before_their_tasks_run_have_none_later(
 
 
 @pytest.mark.thorough
-async def test_many_queries_that_nobody_wants_any_more_keep_nobody_waiting(
+async def test_many_cancelled_queries_do_not_delay_another_query(
     engine: SparkConnectEngine, spark: LocalSpark, schema: str
 ) -> None:
     await apply(engine, f"CREATE TABLE {schema}.t (n BIGINT) USING delta")
@@ -232,7 +232,7 @@ async def test_columns_of_a_query_and_of_a_table_have_sparks_type_texts(
     assert await engine.session("columns").columns(f"SELECT b, c FROM {schema}.t") == columns[1:3]
 
 
-async def test_columns_of_a_missing_table_is_an_application_error(
+async def test_columns_of_a_missing_table_are_an_application_error(
     engine: SparkConnectEngine,
 ) -> None:
     with pytest.raises(EngineError) as caught:
@@ -240,7 +240,7 @@ async def test_columns_of_a_missing_table_is_an_application_error(
     assert caught.value.error_class == "TABLE_OR_VIEW_NOT_FOUND"
 
 
-async def test_probe_passes_on_a_server_that_works(engine: SparkConnectEngine) -> None:
+async def test_probe_of_a_working_server_succeeds(engine: SparkConnectEngine) -> None:
     await engine.probe(timeout_s=30)
 
 
@@ -274,7 +274,7 @@ async def test_lane_is_found_and_interrupted_by_a_later_engine(
     assert await rows(engine.session("check"), f"SELECT n FROM {schema}.t") == [(1,)]
 
 
-async def test_lane_that_another_engine_fenced_is_refused_whatever_session_is_there_now(
+async def test_lane_fenced_by_another_engine_is_refused_with_and_without_a_later_session(
     engine: SparkConnectEngine, spark: LocalSpark, schema: str
 ) -> None:
     await apply(engine, f"CREATE TABLE {schema}.t (n BIGINT) USING delta", lane=8)
@@ -295,28 +295,28 @@ async def test_lane_that_another_engine_fenced_is_refused_whatever_session_is_th
     assert await rows(engine.session("check"), f"SELECT n FROM {schema}.t") == [(2,), (2,)]
 
 
-async def test_lane_uses_a_new_session_only_once_it_is_authorised(
+async def test_lane_uses_a_new_session_only_after_it_is_authorised(
     spark: LocalSpark, schema: str
 ) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
     made = SparkConnectEngine(address_of(spark), ring="ring", cluster="other")
 
     async def authorise() -> None:
-        asked.append(lane._remote._observed)
+        requested.append(lane._remote._observed)
 
     async with contextlib.aclosing(made):
         lane = made.lane(0, authorise)
         await apply(made, f"CREATE TABLE {schema}.t (n BIGINT) USING delta")
-        assert asked == ["", lane._remote._observed] and asked[1]
+        assert requested == ["", lane._remote._observed] and requested[1]
         await apply(made, f"INSERT INTO {schema}.t VALUES (1)")
-        assert len(asked) == 2
+        assert len(requested) == 2
         await lane.fence()
         await apply(made, f"INSERT INTO {schema}.t VALUES (2)")
-        assert len(asked) == 4 and len(set(asked[1:])) == 2
+        assert len(requested) == 4 and len(set(requested[1:])) == 2
 
 
 @pytest.mark.thorough
-async def test_lane_after_a_cancelled_statement_stops_it_before_the_next(
+async def test_lane_stops_a_cancelled_statement_before_it_runs_the_next(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     await apply(engine, f"CREATE TABLE {schema}.t (n BIGINT) USING delta")
@@ -330,7 +330,7 @@ async def test_lane_after_a_cancelled_statement_stops_it_before_the_next(
 
 
 @pytest.mark.thorough
-async def test_lane_whose_session_was_closed_says_so_and_goes_on_in_a_new_one(
+async def test_lane_whose_session_was_closed_fails_once_and_continues_in_a_new_session(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     await apply(engine, f"CREATE TABLE {schema}.t (n BIGINT) USING delta", lane=5)
@@ -346,7 +346,7 @@ async def test_lane_whose_session_was_closed_says_so_and_goes_on_in_a_new_one(
 
 
 @pytest.mark.thorough
-async def test_lane_settings_are_in_force_and_gone_for_the_next_operation(
+async def test_lane_settings_hold_for_one_operation_only(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     await apply(engine, f"CREATE TABLE {schema}.t (a STRING, b STRING, c STRING) USING delta")
@@ -367,7 +367,7 @@ async def test_lane_settings_are_in_force_and_gone_for_the_next_operation(
     ]
 
 
-async def test_lane_confs_are_in_force_and_gone_for_the_next_operation(
+async def test_lane_confs_hold_for_one_operation_only(
     engine: SparkConnectEngine,
 ) -> None:
     key = "spark.sql.shuffle.partitions"
@@ -378,7 +378,7 @@ async def test_lane_confs_are_in_force_and_gone_for_the_next_operation(
     assert (await lane._remote.get_confs([key]))[key] == "2"
 
 
-async def test_session_confs_are_gone_after_the_next_configure(
+async def test_session_confs_are_removed_by_the_next_configure(
     engine: SparkConnectEngine,
 ) -> None:
     session = engine.session("confs")
@@ -388,7 +388,7 @@ async def test_session_confs_are_gone_after_the_next_configure(
         assert (await rows(session, show))[0][1] == value
 
 
-async def test_lane_conf_that_is_refused_leaves_nothing_behind(
+async def test_lane_confs_that_are_refused_leave_no_conf_set(
     engine: SparkConnectEngine,
 ) -> None:
     key, static = "spark.sql.shuffle.partitions", "spark.sql.warehouse.dir"
@@ -401,7 +401,7 @@ async def test_lane_conf_that_is_refused_leaves_nothing_behind(
 
 
 @pytest.mark.thorough
-async def test_lane_made_anew_has_forgotten_a_function_and_a_schema(
+async def test_lane_after_renewal_uses_the_current_function_and_misses_a_dropped_schema(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     inside, sql = Settings(schema=schema), "INSERT INTO t SELECT f(1)"
@@ -425,7 +425,7 @@ async def test_lane_made_anew_has_forgotten_a_function_and_a_schema(
     assert (caught.value.kind, caught.value.error_class) == (APPLICATION, "SCHEMA_NOT_FOUND")
 
 
-async def test_session_is_busy_while_a_result_is_not_read_to_its_end(
+async def test_session_is_busy_while_a_result_is_partly_read(
     engine: SparkConnectEngine,
 ) -> None:
     session = engine.session("busy")
@@ -467,14 +467,14 @@ async def _wait_for(remote: RemoteSession, operations: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_server_settings_of_a_local_spark_are_read_and_as_they_must_be(
+async def test_server_settings_of_a_local_spark_are_read_and_are_as_required(
     engine: SparkConnectEngine,
 ) -> None:
     other = engine.session("elsewhere")
     await rows(other, "SET spark.sql.ansi.enabled = false")  # a session's own affair
-    asked = [*to_look_up([]), "spark.sql.ansi.enabled", "spark.sql.no.such"]
-    found = await engine.server_settings(asked)
-    assert await engine.server_settings(asked) == found  # whatever ran since
+    requested = [*to_look_up([]), "spark.sql.ansi.enabled", "spark.sql.no.such"]
+    found = await engine.server_settings(requested)
+    assert await engine.server_settings(requested) == found  # whatever ran since
     for version in ("spark", "java", "delta"):
         assert (found[f"version.{version}"] or "")[:1].isdigit(), found
     assert found["spark.sql.ansi.enabled"] == "true"  # by default
@@ -482,6 +482,6 @@ async def test_server_settings_of_a_local_spark_are_read_and_as_they_must_be(
     assert found["spark.sql.extensions"] == EXTENSIONS
     assert found["spark.sql.sources.default"] == "delta"
     assert not any(name.startswith("spark.driver.") for name in found)
-    told = as_reported(found, "secret")
-    assert "spark.sql.warehouse.dir" in found and "spark.sql.warehouse.dir" not in told
-    assert compare(told, {"b": told}) == Findings()
+    reported = as_reported(found, "secret")
+    assert "spark.sql.warehouse.dir" in found and "spark.sql.warehouse.dir" not in reported
+    assert compare(reported, {"b": reported}) == Findings()

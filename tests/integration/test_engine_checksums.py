@@ -1,4 +1,4 @@
-"""What tells one cluster's tables from another's, on real Spark."""
+"""Tests of table checksums, which show whether clusters differ, on a real Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VALUES = """(true, 1, 2, 0.5, 1e300, 3.14159, 'ü', X'00ff', 'ab', DATE'2026-01-
 
 
 async def states(engine: SparkConnectEngine, schema: str) -> dict[str, TableState]:
-    """Return what the schema holds, by plain names."""
+    """Return the states of a schema's tables by plain name."""
     found = {state.name.replace("`", ""): state for state in await engine.table_states()}
     start = f"spark_catalog.{schema}."
     return {name.removeprefix(start): s for name, s in found.items() if name.startswith(start)}
@@ -34,7 +34,7 @@ async def sums(engine: SparkConnectEngine, schema: str) -> dict[str, str]:
 
 
 @pytest.mark.thorough
-async def test_checksums_of_equal_content_are_equal_and_of_different_content_differ(
+async def test_checksums_are_equal_for_equal_content_and_differ_otherwise(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     for name in ("one", "two"):
@@ -54,7 +54,7 @@ async def test_checksums_of_equal_content_are_equal_and_of_different_content_dif
 
 
 @pytest.mark.thorough
-async def test_checksum_is_of_the_version_that_was_surveyed(
+async def test_checksum_is_that_of_the_surveyed_version(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     await apply(engine, f"CREATE TABLE {schema}.t (n INT) USING delta")
@@ -68,7 +68,7 @@ async def test_checksum_is_of_the_version_that_was_surveyed(
 
 
 @pytest.mark.thorough
-async def test_checksums_know_columns_views_and_other_formats(
+async def test_checksums_differ_for_other_columns_views_and_files(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     await apply(engine, f"CREATE TABLE {schema}.int (n INT) USING delta")
@@ -82,15 +82,15 @@ async def test_checksums_know_columns_views_and_other_formats(
     assert found.keys() == {"int", "long", "file", "other", "v", "w", "x"}
     assert found["int"].version == 0
     assert found["file"].version is None and found["file"].checksum
-    told = await sums(engine, schema)
-    assert told["int"] == told["other"] != told["long"]
-    assert told["v"] == told["w"] != told["x"]
+    sums_before = await sums(engine, schema)
+    assert sums_before["int"] == sums_before["other"] != sums_before["long"]
+    assert sums_before["v"] == sums_before["w"] != sums_before["x"]
     await apply(engine, f"INSERT INTO {schema}.file VALUES (2)")
-    assert (await sums(engine, schema))["file"] != told["file"]
+    assert (await sums(engine, schema))["file"] != sums_before["file"]
 
 
 @pytest.mark.thorough
-async def test_checksums_pass_over_what_an_interrupted_warm_up_left(
+async def test_checksums_leave_out_tables_of_an_interrupted_warm_up(
     engine: SparkConnectEngine,
 ) -> None:
     await apply(engine, f"CREATE SCHEMA IF NOT EXISTS {OWN_SCHEMA}")

@@ -1,4 +1,4 @@
-"""The engine when its server is killed, frozen, or started again."""
+"""Tests of the engine when its server is killed, frozen, or started again."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.integration.engine_calls import SLOW, apply, error, rows
 pytestmark = [pytest.mark.spark, pytest.mark.fault]
 AVAILABILITY = ErrorKind.AVAILABILITY
 AT_ONCE_S = 8.0
-"""A bound for a busy machine, far below any deadline of the engine's own; the aim is a second."""
+"""A bound for a busy machine, far below all deadlines of the engine; the aim is a second."""
 
 
 @pytest.fixture
 async def running(mortal_spark: LocalSpark) -> AsyncIterator[LocalSpark]:
-    """The module's server, up (whatever the test before did to it)."""
+    """The module's server, running again after the previous test."""
     mortal_spark.signal(signal.SIGCONT)
     await mortal_spark.start(warm=False)
     yield mortal_spark
@@ -40,7 +40,7 @@ async def engine(running: LocalSpark) -> AsyncIterator[SparkConnectEngine]:
 
 
 @pytest.mark.thorough
-async def test_server_killed_is_noticed_at_once_and_started_again_has_marks_and_settings(
+async def test_killed_server_is_noticed_at_once_and_has_markers_and_settings_after_its_restart(
     engine: SparkConnectEngine, running: LocalSpark
 ) -> None:
     await apply(engine, "CREATE OR REPLACE TABLE t (zone STRING, id BIGINT) USING delta", 1)
@@ -82,7 +82,7 @@ async def _refused(engine: SparkConnectEngine, sql: str, version: int) -> Engine
 
 
 @pytest.mark.thorough
-async def test_server_frozen_is_an_availability_error_at_the_deadline(
+async def test_frozen_server_is_an_availability_error_at_the_deadline(
     engine: SparkConnectEngine, running: LocalSpark
 ) -> None:
     await engine.probe(timeout_s=60)
@@ -104,7 +104,7 @@ async def test_server_frozen_is_an_availability_error_at_the_deadline(
 
 
 async def _until_it_answers(engine: SparkConnectEngine) -> None:
-    """Wait until the engine noticed that the old connection is gone and has a new one."""
+    """Wait until the engine has noticed the lost connection and has a new one."""
     async with asyncio.timeout(60):
         while True:
             try:

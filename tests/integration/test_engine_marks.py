@@ -1,4 +1,4 @@
-"""Marks on a real Delta table: whatever the statement, the same mark applies it once."""
+"""Tests of transaction markers on a real Delta table: a write of any kind is applied once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _WRITES = {
     "create_or_replace_as": "CREATE OR REPLACE TABLE t USING delta AS "
     "SELECT id * 2 AS id, name FROM t",
 }
-_TELLING = {"insert", "merge"}
-"""Two that Delta carries out in ways of their own."""
+_SPECIAL = {"insert", "merge"}
+"""Two writes that Delta executes in special ways."""
 
 
 async def _make_table(engine: SparkConnectEngine, schema: str) -> Settings:
@@ -44,11 +44,11 @@ async def _content(engine: SparkConnectEngine, schema: str) -> tuple[list[object
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=() if kind in _TELLING else pytest.mark.thorough)
+        pytest.param(kind, marks=() if kind in _SPECIAL else pytest.mark.thorough)
         for kind in _WRITES
     ],
 )
-async def test_write_with_the_same_mark_twice_is_applied_once(
+async def test_write_repeated_with_its_marker_is_applied_once(
     engine: SparkConnectEngine, schema: str, kind: str
 ) -> None:
     settings = await _make_table(engine, schema)
@@ -62,7 +62,7 @@ async def test_write_with_the_same_mark_twice_is_applied_once(
 
 
 @pytest.mark.thorough
-async def test_delete_with_the_same_mark_again_leaves_rows_that_came_later(
+async def test_delete_repeated_with_its_marker_leaves_later_rows(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     settings = await _make_table(engine, schema)
@@ -74,7 +74,7 @@ async def test_delete_with_the_same_mark_again_leaves_rows_that_came_later(
     assert content == [(1, "later"), (2, "b"), (3, "c")]
 
 
-async def test_create_table_as_twice_fails_the_second_time_and_changes_nothing(
+async def test_create_table_as_repeated_fails_and_changes_nothing(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     settings = Settings(schema=schema)
@@ -92,7 +92,7 @@ async def test_create_table_as_twice_fails_the_second_time_and_changes_nothing(
 
 
 @pytest.mark.thorough
-async def test_rows_with_the_same_mark_twice_are_applied_once_by_column_name(
+async def test_rows_repeated_with_their_marker_are_applied_once_by_column_name(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     await _make_table(engine, schema)
@@ -107,7 +107,7 @@ async def test_rows_with_the_same_mark_twice_are_applied_once_by_column_name(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("columns", ["id BIGINT NOT NULL, name STRING", "name STRING, id INT"])
-async def test_many_rows_are_stored_as_few_are(
+async def test_many_rows_are_stored_the_same_as_few_rows(
     engine: SparkConnectEngine, schema: str, columns: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 3 * placeholder.TOGETHER + 7
@@ -156,7 +156,7 @@ async def test_rows_of_64_mib_are_applied(engine: SparkConnectEngine, schema: st
     ]
 
 
-async def test_rows_over_the_message_limit_are_refused_before_they_are_sent(
+async def test_rows_above_the_message_limit_are_refused_before_they_are_sent(
     engine: SparkConnectEngine,
 ) -> None:
     with pytest.raises(EngineError) as caught:
@@ -165,7 +165,7 @@ async def test_rows_over_the_message_limit_are_refused_before_they_are_sent(
 
 
 @pytest.mark.thorough
-async def test_write_with_a_lower_mark_is_skipped_and_with_a_higher_one_applied(
+async def test_write_with_a_lower_marker_is_skipped_and_with_a_higher_one_applied(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     settings = await _make_table(engine, schema)
@@ -176,7 +176,7 @@ async def test_write_with_a_lower_mark_is_skipped_and_with_a_higher_one_applied(
 
 
 @pytest.mark.thorough
-async def test_write_without_a_mark_after_one_with_is_applied_each_time(
+async def test_write_without_a_marker_is_applied_each_time(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     settings = await _make_table(engine, schema)
@@ -189,7 +189,7 @@ async def test_write_without_a_mark_after_one_with_is_applied_each_time(
 
 
 @pytest.mark.thorough
-async def test_update_tells_how_many_rows_it_changed(
+async def test_update_returns_the_number_of_changed_rows(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     settings = await _make_table(engine, schema)
@@ -198,7 +198,7 @@ async def test_update_tells_how_many_rows_it_changed(
 
 
 @pytest.mark.thorough
-async def test_offsets_of_several_tables_leave_out_those_without_a_mark(
+async def test_offsets_applied_leave_out_tables_without_a_marker(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     settings = await _make_table(engine, schema)
@@ -215,7 +215,7 @@ async def test_offsets_of_several_tables_leave_out_those_without_a_mark(
 
 
 @pytest.mark.thorough
-async def test_tables_made_without_a_format_keep_marks(
+async def test_tables_created_without_a_format_keep_markers(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     settings = Settings(schema=schema)
@@ -231,7 +231,7 @@ async def test_tables_made_without_a_format_keep_marks(
 
 
 @pytest.mark.thorough
-async def test_offset_behind_many_commits_without_a_mark_is_still_found(
+async def test_offset_is_found_behind_many_commits_without_a_marker(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     settings = await _make_table(engine, schema)

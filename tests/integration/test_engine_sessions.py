@@ -1,4 +1,4 @@
-"""Sessions of the engine on a real Spark: settings, and what is put back when Spark lost them."""
+"""Tests of the engine's sessions on a real Spark: settings, and restoring after a loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.engine_calls import error, rows
 pytestmark = pytest.mark.spark
 
 
-async def test_session_settings_are_in_force_and_can_be_read_back(
+async def test_session_settings_are_in_force_and_read_back(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     session = engine.session("configured")
@@ -28,7 +28,7 @@ async def test_session_settings_are_in_force_and_can_be_read_back(
     assert (await error(session, "SELECT 1 / 0")).error_class == "DIVIDE_BY_ZERO"
 
 
-async def test_session_statement_that_sets_is_overruled_by_the_next_configure(
+async def test_session_statement_that_changes_settings_is_overruled_by_the_next_configure(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     session = engine.session("overruled")
@@ -41,7 +41,7 @@ async def test_session_statement_that_sets_is_overruled_by_the_next_configure(
     assert (read.schema, read.time_zone) == ("default", "UTC")
 
 
-async def test_session_lost_with_a_temporary_view_is_restored_unseen_and_once(
+async def test_session_lost_with_a_temporary_view_is_restored_once_and_unnoticed(
     engine: SparkConnectEngine,
 ) -> None:
     made = 0
@@ -60,7 +60,7 @@ async def test_session_lost_with_a_temporary_view_is_restored_unseen_and_once(
     assert made == 2
 
 
-async def test_who_asks_in_a_session_as_it_is_never_waits_until_it_is_made_anew(
+async def test_statement_of_a_session_as_it_is_fails_at_once_until_the_session_is_restored(
     engine: SparkConnectEngine,
 ) -> None:
     made, may_go_on = asyncio.Event(), asyncio.Event()
@@ -73,8 +73,8 @@ async def test_who_asks_in_a_session_as_it_is_never_waits_until_it_is_made_anew(
     session = engine.session("as_it_is", restore)
 
     async def lost() -> None:
-        told = await asyncio.wait_for(error(session.as_it_is(), "SELECT * FROM v"), 30)
-        assert told.kind is ErrorKind.AVAILABILITY
+        failure = await asyncio.wait_for(error(session.as_it_is(), "SELECT * FROM v"), 30)
+        assert failure.kind is ErrorKind.AVAILABILITY
 
     assert not session.stands
     await lost()
@@ -94,7 +94,7 @@ async def test_who_asks_in_a_session_as_it_is_never_waits_until_it_is_made_anew(
     assert session.epoch > epoch and session.stands
 
 
-async def test_session_that_may_hold_what_nobody_knows_is_made_anew(
+async def test_session_that_was_outdated_is_created_again(
     engine: SparkConnectEngine,
 ) -> None:
     async def restore(fresh: Fresh) -> None:
@@ -106,7 +106,7 @@ async def test_session_that_may_hold_what_nobody_knows_is_made_anew(
     assert (await error(session, "SELECT * FROM v")).error_class == "TABLE_OR_VIEW_NOT_FOUND"
 
 
-async def test_session_whose_restoring_fails_is_restored_by_the_next_statement(
+async def test_session_whose_restoring_failed_is_restored_by_the_next_statement(
     engine: SparkConnectEngine,
 ) -> None:
     steps = ["CREATE TEMPORARY VIEW v AS SELECT 1", "CREATE TEMPORARY VIEW w AS SELECT * FROM no"]
@@ -117,13 +117,13 @@ async def test_session_whose_restoring_fails_is_restored_by_the_next_statement(
 
     session = engine.session("failing", restore)
     for _ in range(2):
-        told = await error(session, "SELECT * FROM v")
-        assert told.error_class == "TABLE_OR_VIEW_NOT_FOUND"
+        failure = await error(session, "SELECT * FROM v")
+        assert failure.error_class == "TABLE_OR_VIEW_NOT_FOUND"
     steps.pop()
     assert await rows(session, "SELECT * FROM v") == [(1,)]
 
 
-async def test_session_lost_with_settings_only_is_made_anew_unseen(
+async def test_session_lost_with_settings_only_is_restored_unnoticed(
     engine: SparkConnectEngine,
 ) -> None:
     session = engine.session("quiet")

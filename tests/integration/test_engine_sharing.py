@@ -1,4 +1,4 @@
-"""What a query leaves to others: turns at the cores, and the driver until it has ended."""
+"""Tests of queries that share a Spark: turns at the cores, and a driver busy with planning."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.integration.engine_calls import rows
 pytestmark = pytest.mark.spark
 
 LONG = "SELECT sum(hash(id) % 7) AS s FROM range(0, 40000000, 1, 80)"
-"""Tasks for half a minute, where the small one needs two cores twice."""
+"""Its tasks take half a minute; the small query needs two cores for two short stages."""
 SMALL = "SELECT count(*) FROM range(0, 10, 1, 2)"
 
 
 async def ended_before(small: Session, long: Sequence[Session]) -> int:
-    """Return how many long queries end before a small one that came behind them."""
+    """Return how many long queries end before a small one that started after them."""
     running = [asyncio.create_task(rows(session, LONG)) for session in long]
     try:
         await asyncio.sleep(1)
@@ -35,7 +35,7 @@ async def ended_before(small: Session, long: Sequence[Session]) -> int:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def test_query_does_not_wait_for_the_end_of_another_users(
+async def test_query_does_not_wait_for_long_queries_of_another_user(
     engine: SparkConnectEngine,
 ) -> None:
     long = [engine.session(f"long/{n}", pool=pool_of("ada")) for n in range(3)]
@@ -47,7 +47,7 @@ async def test_query_does_not_wait_for_the_end_of_another_users(
 
 
 @pytest.mark.thorough
-async def test_write_does_not_wait_for_the_end_of_a_table_that_is_computed(
+async def test_write_does_not_wait_for_a_long_create_table_as(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     async def write(lane: int, sql: str) -> None:
@@ -75,28 +75,28 @@ def hard_to_plan(depth: int) -> str:
     return f"WITH {', '.join(parts)} SELECT count(*) FROM t{depth - 1}"
 
 
-async def _first_of(asked: ResultStream) -> None:
-    await anext(aiter(asked))
+async def _first_of(stream: ResultStream) -> None:
+    await anext(aiter(stream))
 
 
-async def test_driver_is_done_with_a_query_that_was_given_up_once_it_has_ended_it(
+async def test_driver_reports_the_end_of_a_cancelled_query_after_its_planning(
     engine: SparkConnectEngine,
 ) -> None:
     session, done = engine.session("given up"), asyncio.Event()
 
-    def told(phase: Phase) -> None:
+    def note_phase(phase: Phase) -> None:
         assert phase in (Phase.PLANNED, Phase.ENDED)  # its tasks may be reported before
         if phase is Phase.ENDED:
             done.set()
 
     await session.configure(Settings())
     await rows(session, SMALL)
-    asked = await session.query(SqlText(hard_to_plan(8)), timeout_s=60, planned=told)
-    reading = asyncio.create_task(_first_of(asked))
+    stream = await session.query(SqlText(hard_to_plan(8)), timeout_s=60, planned=note_phase)
+    reading = asyncio.create_task(_first_of(stream))
     await asyncio.sleep(0.5)
     reading.cancel()
     await asyncio.wait({reading})
-    await asked.aclose()
+    await stream.aclose()
     running = await session._remote._operations(_ACTIVE)
     assert running and not done.is_set()  # an interrupt does not end its planning
     await asyncio.wait_for(done.wait(), 120)

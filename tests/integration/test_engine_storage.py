@@ -1,4 +1,4 @@
-"""What a real cluster says of its tables while their storage is away, and after interrupted DDL."""
+"""Tests of tables whose storage is away, of fingerprints around DDL, and of the storage marker."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 async def place(engine: SparkConnectEngine, schema: str) -> Path:
-    """Where the tables of the test's schema have their files."""
+    """The folder of the tables of the test's schema."""
     found = await engine.default_place(f"spark_catalog.{schema}.t")
     return Path(found.removeprefix("file:")).parent
 
 
 @pytest.fixture
 def moved(place: Path) -> Iterator[Callable[[str], None]]:
-    """Move a table's files away; all are back at the end."""
+    """A function that moves a table's files away; all are back at the end."""
     gone: list[Path] = []
 
     def move(table: str) -> None:
@@ -54,7 +54,7 @@ def _table(schema: str, name: str = "t") -> Named:
 
 
 @pytest.mark.thorough
-async def test_table_whose_files_are_away_is_neither_absent_nor_unwritten(
+async def test_table_whose_files_are_away_is_an_environment_error_and_not_absent(
     engine: SparkConnectEngine, schema: str, moved: Callable[[str], None]
 ) -> None:
     inside, name = Settings(schema=schema), f"spark_catalog.{schema}.t"
@@ -74,7 +74,7 @@ async def test_table_whose_files_are_away_is_neither_absent_nor_unwritten(
     assert await engine.offsets_applied(others, "ring") == {}
 
 
-async def test_what_stands_under_a_name_is_told_apart_before_and_after_ddl(
+async def test_object_fingerprint_changes_with_each_ddl_statement_only(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     inside = Settings(schema=schema)
@@ -111,7 +111,7 @@ async def test_what_stands_under_a_name_is_told_apart_before_and_after_ddl(
     assert await engine.object_fingerprint(there) == ABSENT
 
 
-async def test_marker_that_is_away_or_another_one_fails_every_probe(
+async def test_storage_marker_that_is_missing_or_different_fails_each_probe(
     engine: SparkConnectEngine, spark: LocalSpark, schema: str, place: Path
 ) -> None:
     marker = await engine.storage("")
@@ -152,7 +152,7 @@ async def test_marker_that_is_away_or_another_one_fails_every_probe(
 
 
 @pytest.mark.thorough
-async def test_probe_waits_for_a_core_while_a_statement_of_ours_has_them_all(
+async def test_probe_waits_for_a_core_while_an_own_statement_uses_all_cores(
     engine: SparkConnectEngine, schema: str, place: Path
 ) -> None:
     await engine.storage("")

@@ -1,4 +1,4 @@
-"""Files that statements name, on a real Spark: only those that the operator allows."""
+"""Tests of statements that name files, on a real Spark: only allowed paths are read."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NAMING = [
     "CACHE TABLE f AS SELECT * FROM delta.`{path}`",
     "SET VAR v = (SELECT string(max(k)) FROM delta.`{path}`)",
 ]
-"""What sessions of users run."""
+"""Statements that run in users' sessions."""
 WRITING = [
     "DELETE FROM delta.`{path}`",
     "MERGE INTO t USING delta.`{path}` s ON t.k = s.k WHEN MATCHED THEN DELETE",
@@ -64,7 +64,7 @@ WRITING = [
     "VACUUM '{path}'",
     "REFRESH '{path}'",
 ]
-"""What is read only."""
+"""Statements that are only read (parsed and analyzed) here."""
 
 
 EVERYDAY = [
@@ -81,7 +81,7 @@ EVERYDAY = [
     "SELECT 'a/b' AS `c/d`, map('path', '/x')",
     "SELECT IDENTIFIER('abs')(-1), IDENTIFIER('from_json')('{}', 'a INT', map('mode', 'FAILFAST'))",
 ]
-"""What has slashes, and no files."""
+"""Statements with slashes, but without files."""
 AROUND = {
     "SELECT IDENTIFIER('from_xml')('<a/>', 'a INT', map('rowValidationXSDPath', '/etc/passwd'))": (
         ErrorClass.PATH
@@ -100,8 +100,8 @@ AROUND = {
 
 
 @pytest.fixture
-async def beside(spark: LocalSpark, tmp_path: Path) -> AsyncIterator[SparkConnectEngine]:
-    """An engine whose operator allows PREFIXES, and the test's own folder."""
+async def restricted_engine(spark: LocalSpark, tmp_path: Path) -> AsyncIterator[SparkConnectEngine]:
+    """An engine whose operator allows PREFIXES and the test's own folder."""
     paths = (*PREFIXES, str(tmp_path))
     made = SparkConnectEngine(address_of(spark), ring="files", cluster="a", paths=paths)
     yield made
@@ -114,14 +114,14 @@ async def session_of(engine: SparkConnectEngine, schema: str, pool: str) -> Spar
     return session
 
 
-async def outcome(session: SparkSession, asked: Statement, *, reads: bool = False) -> str:
-    """Return the class of the error that a statement ends with; empty if it runs."""
+async def outcome(session: SparkSession, sent: Statement, *, reads: bool = False) -> str:
+    """Return the class of the error that a statement ends with; empty if it succeeds."""
     try:
         if reads:
-            assert isinstance(asked, SqlText)
-            await session.reading(asked, timeout_s=TIMEOUT_S)
+            assert isinstance(sent, SqlText)
+            await session.reading(sent, timeout_s=TIMEOUT_S)
         else:
-            async for _ in await session.query(asked, timeout_s=TIMEOUT_S):
+            async for _ in await session.query(sent, timeout_s=TIMEOUT_S):
                 pass
     except EngineError as error:
         return error.error_class
@@ -132,8 +132,10 @@ def _is_here(path: str) -> bool:
     return not path.lower().startswith("s3a:")  # nobody brings its classes
 
 
-async def test_path_is_compared_in_its_normal_form(beside: SparkConnectEngine, schema: str) -> None:
-    session = await session_of(beside, schema, pool_of("ann"))
+async def test_path_is_compared_in_its_normal_form(
+    restricted_engine: SparkConnectEngine, schema: str
+) -> None:
+    session = await session_of(restricted_engine, schema, pool_of("ann"))
     for path in filter(_is_here, ALLOWED):
         found = await outcome(session, SqlText(f"SELECT * FROM text.`{path}`"))
         assert found not in ("", ErrorClass.PATH), path  # it was looked for
@@ -143,19 +145,19 @@ async def test_path_is_compared_in_its_normal_form(beside: SparkConnectEngine, s
 
 
 @pytest.mark.parametrize("as_command", [False, pytest.param(True, marks=pytest.mark.thorough)])
-async def test_files_are_looked_at_only_where_that_is_allowed(
-    beside: SparkConnectEngine,
+async def test_file_is_looked_up_only_below_an_allowed_prefix(
+    restricted_engine: SparkConnectEngine,
     engine: SparkConnectEngine,
     schema: str,
     tmp_path: Path,
     as_command: bool,
 ) -> None:
-    """By every way in which a text may name them; also as PySpark sends it."""
+    """In all ways in which a text may name files; also as PySpark sends it."""
     own = engine.session("own")
     await rows(own, f"CREATE TABLE {schema}.t (k INT) USING delta")
     for allowed, path in ((True, tmp_path / "d"), (False, tmp_path.parent / f"x{tmp_path.name}")):
         await rows(own, f"CREATE TABLE delta.`{path}` (k INT) USING delta")
-        users = await session_of(beside, schema, pool_of("ann"))
+        users = await session_of(restricted_engine, schema, pool_of("ann"))
         await rows(users, "DECLARE VARIABLE v STRING")
         for sql in NAMING:
             text = sql.format(path=path)
@@ -170,47 +172,47 @@ async def test_files_are_looked_at_only_where_that_is_allowed(
     assert await rows(own, f"SELECT count(*) FROM {schema}.t") == [(0,)]
 
 
-async def test_reading_of_a_write_that_names_files_needs_their_prefix(
-    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str, tmp_path: Path
+async def test_reading_of_a_write_that_names_files_needs_an_allowed_prefix(
+    restricted_engine: SparkConnectEngine, engine: SparkConnectEngine, schema: str, tmp_path: Path
 ) -> None:
     own = engine.session("own")
     await rows(own, f"CREATE TABLE {schema}.t (k INT) USING delta")
     for allowed, path in ((True, tmp_path / "e"), (False, tmp_path.parent / f"y{tmp_path.name}")):
         await rows(own, f"CREATE TABLE delta.`{path}` (k INT) USING delta")
-        reads = await session_of(beside, schema, READING_POOL)
+        reads = await session_of(restricted_engine, schema, READING_POOL)
         for sql in WRITING:
             found = await outcome(reads, SqlText(sql.format(path=path)), reads=True)
             assert (found == ErrorClass.PATH) is not allowed, (sql, found)
 
 
-async def test_statement_of_the_table_that_names_files_is_refused_as_it_is_read(
-    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
+async def test_statements_listed_as_naming_files_are_refused_by_their_reading(
+    restricted_engine: SparkConnectEngine, engine: SparkConnectEngine, schema: str
 ) -> None:
     for sql in ("CREATE TABLE t (a INT) USING delta", "CREATE TABLE u (a INT) USING delta"):
         await rows(engine.session("own"), sql.replace("TABLE ", f"TABLE {schema}."))
-    reads = await session_of(beside, schema, READING_POOL)
+    reads = await session_of(restricted_engine, schema, READING_POOL)
     naming = [each.sql for each in unread() if each.error_class == ErrorClass.PATH]
     assert len(naming) > 15
     for sql in naming:
         assert await outcome(reads, SqlText(sql), reads=True) == ErrorClass.PATH, sql
 
 
-async def test_name_like_a_format_is_one_of_files_unless_it_is_written(
-    beside: SparkConnectEngine, schema: str
+async def test_name_below_a_format_is_a_file_unless_it_has_a_catalog_or_is_written(
+    restricted_engine: SparkConnectEngine, schema: str
 ) -> None:
-    reads = await session_of(beside, schema, READING_POOL)
+    reads = await session_of(restricted_engine, schema, READING_POOL)
     assert await outcome(reads, SqlText("SELECT * FROM json.t"), reads=True) == ErrorClass.PATH
     for sql in ("SELECT * FROM spark_catalog.json.t", "INSERT INTO json.t VALUES (1)"):
         assert await outcome(reads, SqlText(sql), reads=True) == "TABLE_OR_VIEW_NOT_FOUND"
 
 
-async def test_table_of_files_is_read_by_its_name_in_all_ways(
-    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
+async def test_table_stored_in_files_is_readable_by_its_name_in_all_ways(
+    restricted_engine: SparkConnectEngine, engine: SparkConnectEngine, schema: str
 ) -> None:
-    """Its plan has the path in it once it was analyzed, which Spark does again with more around."""
+    """Its analyzed plan has the path, and Spark analyzes it again inside of other plans."""
     own = engine.session("own")
     await rows(own, f"CREATE TABLE {schema}.p USING parquet AS SELECT id AS k FROM range(9)")
-    users = await session_of(beside, schema, pool_of("ann"))
+    users = await session_of(restricted_engine, schema, pool_of("ann"))
     relation = protos.relations.Relation()
     relation.read.named_table.unparsed_identifier = f"{schema}.p"
     plans = [protos.base.Plan() for _ in range(4)]
@@ -230,12 +232,12 @@ async def test_table_of_files_is_read_by_its_name_in_all_ways(
 
 
 async def test_name_or_text_with_a_slash_is_no_file(
-    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
+    restricted_engine: SparkConnectEngine, engine: SparkConnectEngine, schema: str
 ) -> None:
     own = engine.session("own")
     await rows(own, f"CREATE TABLE {schema}.t (a INT, s STRING) USING delta")
-    users = await session_of(beside, schema, pool_of("ann"))
-    reads = await session_of(beside, schema, READING_POOL)
+    users = await session_of(restricted_engine, schema, pool_of("ann"))
+    reads = await session_of(restricted_engine, schema, READING_POOL)
     for sql in EVERYDAY:
         if not any(each in sql for each in ("INSERT", "CREATE VIEW", "MERGE")):
             assert await outcome(users, SqlText(sql)) == "", sql
@@ -246,12 +248,12 @@ async def test_name_or_text_with_a_slash_is_no_file(
     assert await outcome(users, SparkPlan(plan.SerializeToString())) == ""
 
 
-async def test_way_around_to_files_is_refused(
-    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str, tmp_path: Path
+async def test_indirect_way_to_files_is_refused(
+    restricted_engine: SparkConnectEngine, engine: SparkConnectEngine, schema: str, tmp_path: Path
 ) -> None:
     own = engine.session("own")
     await rows(own, f"CREATE TABLE {schema}.pq (s STRING) USING csv")
-    users = await session_of(beside, schema, pool_of("ann"))
+    users = await session_of(restricted_engine, schema, pool_of("ann"))
     for sql, error_class in AROUND.items():
         assert await outcome(users, SqlText(sql)) == error_class, sql
         assert await outcome(users, command(sql)) == error_class, sql
@@ -259,14 +261,14 @@ async def test_way_around_to_files_is_refused(
         assert await outcome(users, SqlText(f"SELECT * FROM pq WITH ({option})")) == ""
 
 
-async def test_version_that_a_query_tells_is_refused_before_it_is_looked_up(
-    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
+async def test_version_computed_by_a_query_is_refused_before_its_lookup(
+    restricted_engine: SparkConnectEngine, engine: SparkConnectEngine, schema: str
 ) -> None:
-    """The analyzer would run that query, and an error shows what came out."""
+    """The analyzer would run that query, and an error would show its result."""
     own = engine.session("own")
     await rows(own, f"CREATE TABLE {schema}.t (a INT) USING delta")
-    reads = await session_of(beside, schema, READING_POOL)
-    users = await session_of(beside, schema, pool_of("ann"))
+    reads = await session_of(restricted_engine, schema, READING_POOL)
+    users = await session_of(restricted_engine, schema, pool_of("ann"))
     moment = "t TIMESTAMP AS OF (SELECT timestamp'2099-01-01')"
     for sql in (f"SELECT * FROM {moment}", f"INSERT INTO t SELECT * FROM {moment}"):
         for session in (reads, users):
@@ -281,10 +283,10 @@ async def test_version_that_a_query_tells_is_refused_before_it_is_looked_up(
     assert found.startswith("DELTA_")  # nobody has to judge what it touches
 
 
-async def test_code_is_not_run_to_explain_it(
-    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
+async def test_explain_does_not_run_the_code_of_its_statement(
+    restricted_engine: SparkConnectEngine, engine: SparkConnectEngine, schema: str
 ) -> None:
-    users, own = await session_of(beside, schema, pool_of("ann")), engine.session("own")
+    users, own = await session_of(restricted_engine, schema, pool_of("ann")), engine.session("own")
     key = uuid.uuid4().hex
     call = f"java_method('java.lang.System', 'setProperty', '{key}', b)"
     for sql in (
@@ -294,15 +296,15 @@ async def test_code_is_not_run_to_explain_it(
         "FROM VALUES ('ran') AS v(b))",
     ):
         await outcome(users, SqlText(sql))
-        told = f"SELECT java_method('java.lang.System', 'getProperty', '{key}')"
-        assert await rows(own, told) in ([(None,)], [("null",)]), sql
+        read_property = f"SELECT java_method('java.lang.System', 'getProperty', '{key}')"
+        assert await rows(own, read_property) in ([(None,)], [("null",)]), sql
 
 
-async def test_guard_and_its_files_outlast_a_reset(
-    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
+async def test_guard_and_its_file_check_survive_a_reset(
+    restricted_engine: SparkConnectEngine, engine: SparkConnectEngine, schema: str
 ) -> None:
-    """Its client's RESET takes the setting away before HAProc can set it again."""
-    users = await session_of(beside, schema, pool_of("ann"))
+    """A client's RESET removes the setting before HAProc can set it again."""
+    users = await session_of(restricted_engine, schema, pool_of("ann"))
     own = engine.session("own")
     await rows(own, f"CREATE TABLE {schema}.t (k INT) USING delta")
     remote = users._remote
@@ -313,17 +315,17 @@ async def test_guard_and_its_files_outlast_a_reset(
     assert await rows(own, f"SELECT count(*) FROM {schema}.t") == [(0,)]
 
 
-async def test_rows_of_our_own_tables_are_not_for_users(
-    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
+async def test_rows_of_haprocs_own_tables_are_refused_to_users(
+    restricted_engine: SparkConnectEngine, engine: SparkConnectEngine, schema: str
 ) -> None:
-    """By a name that is computed, which nobody finds in a text."""
+    """The name is computed, so it is not in the text of the statement."""
     own, table = engine.session("own"), "haproc_warm_up.mine"
     await rows(own, "CREATE SCHEMA IF NOT EXISTS haproc_warm_up")
     try:
         await rows(own, f"CREATE TABLE {table} (k INT) USING delta")
-        users = await session_of(beside, schema, pool_of("ann"))
+        users = await session_of(restricted_engine, schema, pool_of("ann"))
         sql = "SELECT * FROM IDENTIFIER('haproc_' || 'warm_up.mine')"
-        for asked in (SqlText(sql), command(sql)):
-            assert await outcome(users, asked) == ErrorClass.NO_QUERY
+        for sent in (SqlText(sql), command(sql)):
+            assert await outcome(users, sent) == ErrorClass.NO_QUERY
     finally:
         await rows(own, "DROP SCHEMA haproc_warm_up CASCADE")

@@ -1,4 +1,4 @@
-"""Commits past HAProc on a real Delta table: which carry the ring's note, and what finds others."""
+"""Tests of commits on a real Delta table: the ring's own have its note, others are found."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DDL = (
 
 
 @pytest.mark.thorough
-async def test_every_commit_of_a_lane_carries_the_rings_note(
+async def test_commits_of_a_lane_all_have_the_rings_note(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     settings = Settings(schema=schema)
@@ -51,7 +51,7 @@ async def test_every_commit_of_a_lane_carries_the_rings_note(
     assert (newest.version, newest.at_ms) == (commits[0].version, commits[0].at_ms)
 
 
-async def test_write_past_haproc_takes_the_cluster_out_until_it_is_verified(
+async def test_write_past_haproc_takes_the_cluster_out_of_service_until_it_is_verified(
     spark: LocalSpark, engine: SparkConnectEngine, schema: str
 ) -> None:
     past = engine.session("past")

@@ -1,4 +1,4 @@
-"""Short statements that stand for huge plans: Spark ends them before they take its memory."""
+"""Tests of short statements with huge plans: Spark ends them before they use up its memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.integration.engine_calls import processor_s, rows
 
 pytestmark = pytest.mark.spark
 LEVELS = 16
-"""Each takes the one before it twice: 65,536 columns, or leaves, in the end."""
+"""Each level uses the previous one twice: 65,536 columns, or leaves, in the end."""
 SOON_S = 20.0
 CANCELLED_S = 90.0
 IDLE_S = 0.5
-"""Of a second: a busy thread takes all of it."""
+"""Processor seconds in a second; a busy thread uses the whole second."""
 
 
 def chain(columns: str = "*") -> str:
@@ -34,7 +34,7 @@ def chain(columns: str = "*") -> str:
 
 
 def doubled() -> SparkPlan:
-    """Return a DataFrame that is joined with itself again and again."""
+    """Return a DataFrame that is joined with itself repeatedly."""
     relation = protos.relations.Relation()
     relation.sql.query = "SELECT " + ", ".join(f"{i} AS x{i}" for i in range(80))
     for _ in range(10):
@@ -56,27 +56,29 @@ async def users(engine: SparkConnectEngine, schema: str) -> SparkSession:
     return session
 
 
-async def refused(session: SparkSession, asked: SqlText | SparkPlan) -> None:
-    """Assert that a statement is refused soon, for its size."""
+async def refused(session: SparkSession, sent: SqlText | SparkPlan) -> None:
+    """Check that a statement is refused in time, because of its size."""
     began = time.monotonic()
     with pytest.raises(EngineError) as caught:
-        async for _ in await session.query(asked, timeout_s=120):
+        async for _ in await session.query(sent, timeout_s=120):
             pass
     assert caught.value.error_class == ErrorClass.STATEMENT_TOO_COMPLEX
     assert time.monotonic() - began < SOON_S
 
 
 @pytest.mark.parametrize("columns", ["*", "a.x"])
-async def test_common_table_expressions_that_double(users: SparkSession, columns: str) -> None:
+async def test_query_with_doubling_common_table_expressions_is_refused(
+    users: SparkSession, columns: str
+) -> None:
     await refused(users, SqlText(chain(columns)))
     assert len(await rows(users, "SELECT 1")) == 1
 
 
 @pytest.mark.thorough
-async def test_analysis_of_many_views_ends_with_its_statement(
+async def test_analysis_of_many_views_is_cancelled_after_its_statements_deadline(
     users: SparkSession, spark: LocalSpark
 ) -> None:
-    """Spark reads each use of a view anew. Uncancelled, this would take it minutes.
+    """Spark reads each use of a view again. Uncancelled, this would take minutes.
 
     The interrupt comes a minute after the statement's end (`SparkAnswer.follow`).
     """
@@ -98,17 +100,19 @@ async def test_analysis_of_many_views_ends_with_its_statement(
 
 
 async def busy_s(spark: LocalSpark) -> float:
-    """Return how much processor time Spark takes within a second."""
+    """Return the processor seconds that Spark uses within a second."""
     before = processor_s(spark)
     await asyncio.sleep(1)
     return processor_s(spark) - before
 
 
-async def test_dataframe_that_doubles(users: SparkSession) -> None:
+async def test_dataframe_with_doubling_joins_is_refused(users: SparkSession) -> None:
     await refused(users, doubled())
 
 
-async def test_reading_of_a_statement_that_doubles(engine: SparkConnectEngine) -> None:
+async def test_reading_of_a_query_with_doubling_expressions_is_refused(
+    engine: SparkConnectEngine,
+) -> None:
     session = await ReadingSessions(engine, lambda: 0, time.monotonic).shared(Settings())
     with pytest.raises(EngineError) as caught:
         await session.reading(SqlText(chain()), timeout_s=120)

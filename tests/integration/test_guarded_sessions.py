@@ -1,4 +1,4 @@
-"""Sessions of users on a real Spark: whatever is taken for a query there changes nothing else."""
+"""Tests of users' sessions on a real Spark: a statement taken for a query changes nothing else."""
 
 from __future__ import annotations
 
@@ -97,20 +97,20 @@ async def users(engine: SparkConnectEngine, schema: str) -> SparkSession:
     return session
 
 
-async def run(session: SparkSession, asked: Statement) -> None:
-    async for _ in await session.query(asked, timeout_s=60):
+async def run(session: SparkSession, sent: Statement) -> None:
+    async for _ in await session.query(sent, timeout_s=60):
         pass
 
 
-async def test_session_of_a_user_changes_nothing_but_itself(
+async def test_session_of_a_user_changes_nothing_outside_of_the_session(
     engine: SparkConnectEngine, users: SparkSession, schema: str
 ) -> None:
     before = await rows(engine.session("own"), f"DESCRIBE HISTORY {schema}.t")
     ran = []
     for sql in CHANGING:
-        for asked in (SqlText(sql), command(sql)):
+        for sent in (SqlText(sql), command(sql)):
             try:
-                await run(users, asked)
+                await run(users, sent)
             except NoQueryError:
                 continue
             except EngineError as error:
@@ -123,7 +123,7 @@ async def test_session_of_a_user_changes_nothing_but_itself(
     assert sorted(row[1] for row in tables) == ["pv", "t"]
 
 
-async def test_statement_in_a_text_is_not_run_to_explain_it(
+async def test_statement_in_an_execute_immediate_is_not_run_by_a_query_or_explain(
     engine: SparkConnectEngine, users: SparkSession, schema: str
 ) -> None:
     before = await rows(engine.session("own"), f"DESCRIBE HISTORY {schema}.t")
@@ -134,9 +134,9 @@ async def test_statement_in_a_text_is_not_run_to_explain_it(
     ):
         quoted = text.replace("'", "\\'")
         for sql in (f"EXPLAIN EXECUTE IMMEDIATE '{quoted}'", f"EXECUTE IMMEDIATE '{quoted}'"):
-            for asked in (SqlText(sql), command(sql)):
+            for sent in (SqlText(sql), command(sql)):
                 with contextlib.suppress(EngineError):  # EXPLAIN may show it
-                    await run(users, asked)
+                    await run(users, sent)
     assert await rows(engine.session("own"), f"DESCRIBE HISTORY {schema}.t") == before
     tables = await rows(engine.session("own"), f"SHOW TABLES IN {schema}")
     assert sorted(row[1] for row in tables) == ["pv", "t"]
@@ -145,22 +145,24 @@ async def test_statement_in_a_text_is_not_run_to_explain_it(
 
 
 @pytest.mark.thorough
-async def test_session_of_a_user_may_change_itself_and_tell(
+async def test_session_of_a_user_may_change_and_describe_its_own_content(
     users: SparkSession, schema: str
 ) -> None:
     for sql in ITS_OWN:
         await run(users, SqlText(sql.format(schema=schema)))
 
 
-async def test_session_of_a_user_reads_what_it_may_not_run(users: SparkSession) -> None:
+async def test_session_of_a_user_may_read_statements_that_it_may_not_run(
+    users: SparkSession,
+) -> None:
     for sql in CHANGING[:7]:
         assert json.loads(await users.reading(SqlText(sql), timeout_s=60))["analyzed"]
 
 
-async def test_dataframe_that_hides_a_write_changes_nothing_as_it_is_read(
+async def test_reading_of_a_dataframe_that_contains_a_write_changes_nothing(
     engine: SparkConnectEngine, users: SparkSession, schema: str
 ) -> None:
-    """Spark runs some commands in a relation as soon as it looks at the relation."""
+    """Spark runs some commands in a relation as soon as it analyzes the relation."""
     before = await rows(engine.session("own"), f"DESCRIBE HISTORY {schema}.t")
     reading = ReadingSessions(engine, lambda: 0, time.monotonic)
     made, text = protos.base.Plan(), protos.base.Plan()
@@ -179,7 +181,7 @@ async def test_dataframe_that_hides_a_write_changes_nothing_as_it_is_read(
     assert sorted(row[1] for row in tables) == ["pv", "t"]
 
 
-async def test_session_of_a_user_fills_a_table_of_our_own(
+async def test_session_of_a_user_fills_a_staging_table(
     engine: SparkConnectEngine, users: SparkSession
 ) -> None:
     own, table = engine.session("own"), "spark_catalog.haproc_staging.r_1_1_1"

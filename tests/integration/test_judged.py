@@ -1,4 +1,4 @@
-"""The verdicts on statements, by what a real Spark reads in them."""
+"""Tests of the judge's verdicts on statements, by their plan readings on a real Spark."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ REPEATABLE = {
     "VALUES (1), (2)": "",
     "SELECT n FROM v": "t v",
 }
-"""Queries that give the same as long as these tables do."""
+"""Queries whose result is the same as long as these tables are."""
 NOT_REPEATABLE = {
     "SELECT a FROM t WHERE a IN (SELECT a FROM p)": "no managed Delta table",
     "SELECT frr(1), sum(c) FROM t LIMIT 1": "uuid() in ",
@@ -98,7 +98,7 @@ NO_SESSION_STATEMENTS = [
 
 @dataclass(frozen=True)
 class Found:
-    """What becomes of a statement."""
+    """The verdict on a statement, or its refusal."""
 
     treatment: Treatment
     reasons: tuple[str, ...]
@@ -107,7 +107,7 @@ class Found:
 
 
 class Judging:
-    """Readings in a schema with tables."""
+    """Plan readings in a schema with tables."""
 
     def __init__(self, engine: SparkConnectEngine, schema: str) -> None:
         self.engine = engine
@@ -125,7 +125,7 @@ class Judging:
         return await classified_by(self.readings, sql, self.settings)
 
     async def verdict(self, sql: str, session: ClientSession | None = None) -> Found:
-        """Return what becomes of a write."""
+        """Return the verdict on a write."""
         now = datetime(2026, 3, 1, 23, 30, tzinfo=UTC)
         moment = Moment(now, "UTC", "ann", "spark_catalog", self.settings.schema)
         try:
@@ -139,7 +139,7 @@ class Judging:
 
 
 def _session(spark: Session, settings: Settings) -> ClientSession:
-    """Return a client's session that holds temporaries."""
+    """Return a client's session that holds temporary objects."""
     adoption, state = Adoption(1, "first", "a"), StateEntry(settings)
     session = ClientSession(Key("ann", "s"), "", spark, adoption, frozenset(), state)
     session.holds_temporaries = True
@@ -155,7 +155,7 @@ async def judging(engine: SparkConnectEngine, schema: str) -> AsyncIterator[Judg
 
 
 @pytest.mark.thorough
-async def test_write_is_judged_by_what_spark_makes_of_it(judging: Judging) -> None:
+async def test_verdict_on_a_write_follows_its_plan_reading(judging: Judging) -> None:
     wrong: list[tuple[str, Treatment, tuple[str, ...]]] = []
     for sql in AS_TEXT:
         verdict = await judging.verdict(sql)
@@ -169,7 +169,7 @@ async def test_write_is_judged_by_what_spark_makes_of_it(judging: Judging) -> No
     assert wrong == []
 
 
-async def test_write_that_spark_cannot_analyze_is_answered_with_its_error(
+async def test_write_that_spark_cannot_analyze_fails_with_sparks_error(
     judging: Judging,
 ) -> None:
     for sql, error_class in NOT_FOR_SPARK.items():
@@ -180,8 +180,10 @@ async def test_write_that_spark_cannot_analyze_is_answered_with_its_error(
 
 
 @pytest.mark.thorough
-async def test_query_and_session_statement_are_confirmed(judging: Judging) -> None:
-    """Whatever their texts were taken for."""
+async def test_queries_and_session_statements_are_confirmed_by_their_plan_reading(
+    judging: Judging,
+) -> None:
+    """The plan reading decides, not the class that their text suggests."""
     spark = judging.engine.session("reader")
     await spark.configure(judging.settings)
     session, readings = _session(spark, judging.settings), judging.readings
@@ -192,9 +194,9 @@ async def test_query_and_session_statement_are_confirmed(judging: Judging) -> No
         )
     for sql in NO_QUERIES:
         with pytest.raises(RefusedError):
-            asked = SqlText(sql)
+            query_text = SqlText(sql)
             await readings.touches(
-                asked, sql, Asker(judging.settings, session, "ann"), is_query=True
+                query_text, sql, Asker(judging.settings, session, "ann"), is_query=True
             )
     for sql in NO_SESSION_STATEMENTS:
         kind = Kind.CACHE if sql.startswith("CACHE") else Kind.TEMPORARY_VIEW
@@ -206,7 +208,7 @@ async def test_query_and_session_statement_are_confirmed(judging: Judging) -> No
 
 
 @pytest.mark.thorough
-async def test_setting_has_a_say_in_what_differs(judging: Judging) -> None:
+async def test_verdict_depends_on_settings_that_change_results(judging: Judging) -> None:
     """Without ANSI a sum of decimals overflows to NULL; the old parser reads '26' by the clock."""
     total = "INSERT INTO t (m) SELECT sum(m) FROM t"
     parsed = "INSERT INTO t (d) SELECT to_date(b, 'yy-MM-dd') FROM u"
@@ -222,8 +224,8 @@ async def test_setting_has_a_say_in_what_differs(judging: Judging) -> None:
 
 
 @pytest.mark.thorough
-async def test_setting_cannot_hide_what_a_statement_does(judging: Judging) -> None:
-    """Spark leaves out of plans what this setting names; no client may set it, a server might."""
+async def test_verdict_is_not_changed_by_a_redaction_setting(judging: Judging) -> None:
+    """Spark omits text that this setting matches from plans; a server, not a client, can set it."""
     confs = (("spark.sql.redaction.string.regex", "sum"),)
     judging.settings = replace(judging.settings, confs=confs)
     sql = "INSERT INTO u SELECT a, b, CAST(sum(c) AS INT) FROM t GROUP BY a, b"
@@ -231,7 +233,7 @@ async def test_setting_cannot_hide_what_a_statement_does(judging: Judging) -> No
     assert verdict.treatment is Treatment.MATERIALISE
 
 
-async def test_verdict_names_what_it_rests_on(judging: Judging) -> None:
+async def test_verdict_names_the_objects_that_it_rests_on(judging: Judging) -> None:
     def full(*names: str) -> set[str]:
         return {f"spark_catalog.{judging.settings.schema}.{name}" for name in names}
 
@@ -253,7 +255,7 @@ async def test_verdict_is_kept_until_a_definition_changes(judging: Judging) -> N
         await judging.verdict(sql)
 
 
-async def test_statement_that_rests_on_a_session_becomes_rows_or_is_refused(
+async def test_statement_over_temporary_objects_is_materialised_or_refused(
     judging: Judging,
 ) -> None:
     spark = judging.engine.session("client")
@@ -282,7 +284,7 @@ async def test_statement_that_rests_on_a_session_becomes_rows_or_is_refused(
 
 
 @pytest.mark.thorough
-async def test_query_is_repeatable_where_it_rests_on_delta_tables_alone(judging: Judging) -> None:
+async def test_query_is_repeatable_only_if_it_rests_on_delta_tables_alone(judging: Judging) -> None:
     written = SimpleNamespace(defined=lambda since: False)
     schedule = SimpleNamespace(done_below=lambda concerned: 7)
     core: Any = SimpleNamespace(schedule=schedule, log_state=SimpleNamespace(written=written))

@@ -1,6 +1,6 @@
-"""TLS and a password on the way to a real broker: what the configuration says reaches the client.
+"""Tests of TLS and passwords with a real broker: the configuration reaches the Kafka client.
 
-The key in ``tls/`` belongs to this test alone; its certificate is for 127.0.0.1.
+The key in ``tls/`` is used only here; its certificate is for 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """A broker that lets clients in with TLS and a password only."""
+    """A broker that accepts clients only with TLS and a password."""
     ports = Ports(free_port(), free_port(), free_port())
     folder = tmp_path_factory.mktemp("secured")
     made = LocalBroker(1, folder, [ports], "MkU3OEVBNTcwNTJENDM2Qg", settings=SETTINGS)
@@ -51,7 +51,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
 
 
 async def opened(broker: LocalBroker, **changed: str) -> Log:
-    """Open a log of its own as a HAProc with this configuration would."""
+    """Open a new log as a HAProc with this configuration would."""
     kafka = {
         "security_protocol": "SASL_SSL",
         "ssl_ca_file": str(TLS / "ca.pem"),
@@ -97,11 +97,11 @@ async def test_log_with_a_wrong_password_is_refused_without_showing_it(
     assert "another-password" not in str(caught.value)
 
 
-async def test_log_at_a_broker_of_an_unknown_authority_is_not_opened(broker: LocalBroker) -> None:
+async def test_log_at_a_broker_of_an_unknown_authority_is_unavailable(broker: LocalBroker) -> None:
     with pytest.raises(LogUnavailableError, match="certificate verify failed"):
         await opened(broker, ssl_ca_file=str(TLS / "other-ca.pem"))
 
 
-async def test_log_without_tls_is_not_opened(broker: LocalBroker) -> None:
+async def test_log_without_tls_is_unavailable(broker: LocalBroker) -> None:
     with pytest.raises(LogUnavailableError):
         await opened(broker, security_protocol="SASL_PLAINTEXT", ssl_ca_file="null")

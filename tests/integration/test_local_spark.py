@@ -1,4 +1,4 @@
-"""A local Spark server as a process: pid file, start failures, tokens, jars."""
+"""Tests of a local Spark server as a process: pid file, start failures, tokens, jars."""
 
 from __future__ import annotations
 
@@ -28,22 +28,26 @@ async def test_start_of_a_running_server_keeps_its_process(spark: LocalSpark) ->
 
 @pytest.mark.thorough
 async def test_start_of_a_warm_server_does_not_warm_it_again(spark: LocalSpark) -> None:
-    said: list[str] = []
-    again = LocalSpark(spark.name, spark.folder, spark.port, spark.token, progress=said.append)
+    progress_lines: list[str] = []
+    again = LocalSpark(
+        spark.name, spark.folder, spark.port, spark.token, progress=progress_lines.append
+    )
     await again.start()
-    assert said
-    assert not [step for step in said if "warming" in step]
+    assert progress_lines
+    assert not [step for step in progress_lines if "warming" in step]
 
 
 @pytest.mark.thorough
-async def test_start_that_has_no_time_to_warm_up_serves_and_the_next_one_cleans_up(
+async def test_start_without_time_to_warm_up_serves_and_the_next_start_warms_up(
     spark: LocalSpark,
 ) -> None:
-    said: list[str] = []
-    again = LocalSpark(spark.name, spark.folder, spark.port, spark.token, progress=said.append)
+    progress_lines: list[str] = []
+    again = LocalSpark(
+        spark.name, spark.folder, spark.port, spark.token, progress=progress_lines.append
+    )
     (spark.folder / "spark.warm").unlink()
     await again.start(timeout_s=3.0)  # it takes longer, warm or not
-    assert [step for step in said if "not warm yet" in step]
+    assert [step for step in progress_lines if "not warm yet" in step]
     await again.start()
     assert (spark.folder / "spark.warm").exists()
 
@@ -55,7 +59,7 @@ def test_server_keeps_its_token_out_of_its_command_line_and_files(spark: LocalSp
 
 
 @pytest.mark.thorough
-async def test_start_on_a_taken_port_fails_with_the_end_of_the_log(tmp_path: Path) -> None:
+async def test_start_on_a_used_port_fails_with_the_end_of_the_log(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         server = LocalSpark("taken", tmp_path, taken.getsockname()[1], "token")
@@ -77,7 +81,9 @@ async def test_pid_file_of_another_process_is_never_signalled(tmp_path: Path) ->
     await sleeper.wait()
 
 
-async def test_process_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+async def test_process_that_ignores_sigterm_is_killed_after_the_grace_period(
+    tmp_path: Path,
+) -> None:
     process = DetachedProcess(tmp_path / "pid")
     command = ["sh", "-c", "trap '' TERM; echo trapped; while :; do sleep 0.1; done"]
     identity = process.start(
@@ -91,7 +97,7 @@ async def test_process_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: 
     assert start_time(identity.pid) is None
 
 
-def test_delta_jars_are_whole_and_few(spark: LocalSpark) -> None:
+def test_delta_jars_are_all_there_and_not_empty(spark: LocalSpark) -> None:
     jars = runtime.delta_jars()
     assert len(jars) == len(runtime.DELTA_JARS)
     assert all(jar.stat().st_size > 0 for jar in jars)

@@ -1,4 +1,4 @@
-"""A large body of rows, from the client to the table, with a real Spark and little memory."""
+"""Tests of a large body of rows, from client to table, with a real Spark and little memory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def memory_bytes() -> int:
 
 
 async def peak_during(work: Any) -> tuple[Any, int]:
-    """Return what the work comes to, and by how much this process grew meanwhile."""
+    """Return the result of the work, and the growth of this process during it."""
     before, peak, task = memory_bytes(), 0, asyncio.ensure_future(work)
     while not task.done():
         await asyncio.wait({task}, timeout=0.02)
@@ -98,7 +98,7 @@ async def test_fifty_megabytes_are_appended_once_in_one_commit_with_little_memor
     assert grew < (50 << 20) + (200 << 20), f"{grew >> 20} MiB"
 
 
-async def test_misfit_in_the_last_row_leaves_nothing(
+async def test_misfit_in_the_last_row_appends_nothing(
     connection: Any, engine: SparkConnectEngine, schema: str
 ) -> None:
     with pytest.raises(haclient.DatabaseError) as caught:

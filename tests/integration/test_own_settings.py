@@ -1,4 +1,4 @@
-"""Settings of one session alone: its queries, the rows of its writes, and what is refused."""
+"""Tests of settings that only one session has: its queries, its writes' rows, and refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.spark
 
 NAME = "spark.sql.legacy.castComplexTypesToString.enabled"
 TEXT = "CAST(array(1, NULL) AS STRING)"
-"""``[1,]`` under that setting, ``[1, null]`` without."""
+"""``[1,]`` with that setting, ``[1, null]`` without it."""
 OWN, PLAIN = "[1,]", "[1, null]"
 
 
@@ -57,18 +57,18 @@ class Client:
         return found
 
     async def write(self, statement: str | bytes | SentRows) -> Operation:
-        """Return what the log has of a write."""
+        """Return a write's operation in the log."""
         _, name = await self.ask(statement)
-        known = self.member.replica.core.outcomes.find(("anonymous", name))
-        assert known is not None
-        (entry,) = await self.member.core.log.read(known.offset, records_max=1)
+        outcome = self.member.replica.core.outcomes.find(("anonymous", name))
+        assert outcome is not None
+        (entry,) = await self.member.core.log.read(outcome.offset, records_max=1)
         found = from_record(entry.record)
         assert isinstance(found, Operation)
         assert NAME not in dict(found.settings.confs)
         return found
 
     async def shown(self, sql: str) -> Any:
-        """Return what would become of a write."""
+        """Return a preview of a write's classification."""
         request = Request(uuid.uuid4().hex, SentSql(sql), "", session_id=self.session)
         return await self.service.shown(request, tree=False)
 
@@ -94,14 +94,14 @@ def plan_of(program: Callable[[Any], Any]) -> bytes:
 
 
 @pytest.mark.thorough
-async def test_setting_of_the_session_holds_for_its_queries_and_the_rows_of_its_writes(
+async def test_session_setting_holds_for_queries_and_for_the_computed_rows_of_writes(
     client: Client,
 ) -> None:
     await client.ask(f"SET {NAME} = true")
     assert await client.values(f"SELECT {TEXT}") == [(OWN,)]
     for sql in ("INSERT INTO t VALUES (1, 'x')", f"INSERT INTO t SELECT 1, {TEXT}"):
-        told = await client.shown(sql)
-        assert told["travels"] == "materialise" and NAME in told["reasons"][0], sql
+        preview = await client.shown(sql)
+        assert preview["travels"] == "materialise" and NAME in preview["reasons"][0], sql
     for sql in (
         f"INSERT INTO t SELECT 1, {TEXT}",
         f"INSERT INTO t VALUES (2, {TEXT})",
@@ -130,7 +130,7 @@ async def test_setting_of_the_session_holds_for_its_queries_and_the_rows_of_its_
 
 
 @pytest.mark.thorough
-async def test_what_no_rows_stand_for_is_refused_with_the_settings_name_and_reset_heals(
+async def test_write_that_rows_cannot_replace_is_refused_until_the_setting_is_reset(
     client: Client,
 ) -> None:
     await client.write("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
@@ -175,7 +175,7 @@ async def test_what_no_rows_stand_for_is_refused_with_the_settings_name_and_rese
     assert await client.values("SELECT s FROM t") == [(PLAIN,), (PLAIN,)]
 
 
-async def test_setting_that_has_the_value_of_any_other_session_is_not_its_own(
+async def test_setting_with_the_default_value_does_not_change_writes(
     client: Client,
 ) -> None:
     for value in ("false", "true"):

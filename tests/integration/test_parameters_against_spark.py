@@ -1,4 +1,4 @@
-"""Bound parameters come back equal from a real Spark."""
+"""Tests that bound parameters come back equal from a real Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VALUES_PER_STATEMENT = 60
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A parameter's text and type, and what the result's Arrow column has to hold."""
+    """A parameter's text and type, and the type and value expected in the result's Arrow column."""
 
     text: Any
     kind: str
@@ -151,7 +151,7 @@ def interval_text(value: int) -> str:
 
 
 def comes_back(column: pa.ChunkedArray) -> Any:
-    """Return a column's one value in the form that samples expect."""
+    """Return a column's single value in the form that samples expect."""
     kind = column.type
     if pa.types.is_date32(kind):
         column = column.cast(pa.int32())
@@ -196,7 +196,7 @@ async def check(server: LocalSpark, chosen: list[Sample], *, ansi: bool) -> None
 
 
 @pytest.mark.parametrize("ansi", [True, False])
-def test_bind_any_values_come_back_equal(spark: LocalSpark, ansi: bool) -> None:
+def test_bound_values_of_any_type_are_read_back_equal(spark: LocalSpark, ansi: bool) -> None:
     @settings(
         max_examples=6,
         deadline=None,
@@ -215,7 +215,9 @@ EDGES = [
 ]
 
 
-async def test_bind_edges_of_each_type_come_back_equal(engine: SparkConnectEngine) -> None:
+async def test_bound_values_at_the_edges_of_their_types_are_read_back_equal(
+    engine: SparkConnectEngine,
+) -> None:
     far = [Sample(text, kind, pa.float64(), double_bits(float(text))) for kind, text in EDGES]
     far += [
         Sample("3.4028234663852886e38", "FLOAT", pa.float32(), double_bits(3.4028234663852886e38)),
@@ -232,7 +234,7 @@ async def test_bind_edges_of_each_type_come_back_equal(engine: SparkConnectEngin
         assert same_type(result.column(at).type, sample.arrow), sample
 
 
-async def test_bind_types_without_arrow_form_come_back_as_their_text(
+async def test_bound_values_of_types_without_an_arrow_form_are_read_back_as_text(
     engine: SparkConnectEngine,
 ) -> None:
     sql = "SELECT string(?), string(?), string(?), typeof(?), typeof(?), typeof(?)"
@@ -254,7 +256,7 @@ async def test_bind_types_without_arrow_form_come_back_as_their_text(
     ]  # fmt: skip
 
 
-async def test_bind_struct_and_void_come_back_equal(engine: SparkConnectEngine) -> None:
+async def test_bound_struct_and_void_are_read_back_equal(engine: SparkConnectEngine) -> None:
     value = {"a": 1, "b c": ["x", None]}
     bound = bind(
         "SELECT :s, :v",
@@ -263,7 +265,7 @@ async def test_bind_struct_and_void_come_back_equal(engine: SparkConnectEngine) 
     assert await rows(engine.session("struct"), bound) == [(value, None)]
 
 
-async def test_bind_works_in_every_clause_of_a_statement(
+async def test_bound_parameters_work_in_all_clauses_of_statements(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     session = engine.session("clauses")

@@ -1,4 +1,4 @@
-"""Plans that write, from the request to the table: what becomes of each, on a real Spark."""
+"""Tests of plans that write, from the request to the table, on a real Spark."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ class Ring:
         assert found is not None
         return await self.at(found)
 
-    async def at(self, known: Known) -> Operation:
-        """Return what the log has of an operation."""
-        entries = await self.member.core.log.read(known.offset, records_max=1)
+    async def at(self, outcome: Known) -> Operation:
+        """Return an operation as the log has it."""
+        entries = await self.member.core.log.read(outcome.offset, records_max=1)
         found = from_record(entries[0].record)
         assert isinstance(found, Operation)
         return found
@@ -123,7 +123,7 @@ AS_IT_STANDS: dict[str, Program] = {
 
 
 @pytest.mark.thorough
-async def test_plan_that_is_the_same_everywhere_is_replicated_as_it_stands(ring: Ring) -> None:
+async def test_plan_that_is_deterministic_is_replicated_unchanged(ring: Ring) -> None:
     target = f"spark_catalog.{ring.schema}.t"
     for name, program in AS_IT_STANDS.items():
         op = await ring.operation(program)
@@ -164,7 +164,7 @@ SEEN: dict[str, Program] = {
 
 
 @pytest.mark.thorough
-async def test_plan_in_which_spark_sees_nothing_that_differs_is_replicated_as_it_stands(
+async def test_plan_with_harmless_names_views_and_literals_is_replicated_unchanged(
     ring: Ring,
 ) -> None:
     for name, program in SEEN.items():
@@ -208,7 +208,7 @@ DIFFERS: dict[str, Program] = {
 
 
 @pytest.mark.thorough
-async def test_plan_whose_input_differs_has_its_rows_computed_once(
+async def test_plan_with_a_nondeterministic_input_has_its_rows_computed_once(
     ring: Ring, engine: SparkConnectEngine
 ) -> None:
     for name, program in DIFFERS.items():
@@ -219,21 +219,21 @@ async def test_plan_whose_input_differs_has_its_rows_computed_once(
     assert found == [(True,)]
 
 
-async def test_plan_that_runs_code_outside_sql_is_refused_even_for_its_rows(ring: Ring) -> None:
+async def test_plan_that_runs_code_outside_sql_is_refused(ring: Ring) -> None:
     hidden = F.expr("IDENTIFIER('ref' || 'lect')('java.lang.System', 'getenv', 'HOME')")
     error = await ring.refusal(appending(lambda s: s.table("t").withColumn("name", hidden)))
     assert error.kind is FailureKind.REFUSED
 
 
 @pytest.mark.thorough
-async def test_text_that_defines_something_may_not_read_dataframes(ring: Ring) -> None:
+async def test_sql_that_creates_a_view_over_dataframes_is_refused(ring: Ring) -> None:
     text = "CREATE VIEW w AS SELECT * FROM {frame}"
     error = await ring.refusal(lambda s: s.sql(text, frame=s.table("t")))
     assert error.error_class == "INVALID_TEMP_OBJ_REFERENCE"  # as Spark says by itself
 
 
 @pytest.mark.thorough
-async def test_merge_whose_source_differs_merges_the_same_rows_under_the_same_alias(
+async def test_merge_with_a_nondeterministic_source_merges_rows_that_are_computed_once(
     ring: Ring, engine: SparkConnectEngine
 ) -> None:
     def program(s: Any) -> Any:
@@ -246,7 +246,7 @@ async def test_merge_whose_source_differs_merges_the_same_rows_under_the_same_al
     assert await rows(engine.session("c"), sql) == [(0,)]
 
 
-BESIDE: dict[str, Program] = {
+OUTSIDE_ITS_INPUT: dict[str, Program] = {
     "a condition": lambda s: s.range(1).select("id", F.lit("x").alias("name")).writeTo("t")
     .overwrite(F.expr("name = uuid()")),
     "the clock": lambda s: s.range(1).select("id", F.lit("x").alias("name")).writeTo("t")
@@ -273,8 +273,8 @@ BESIDE: dict[str, Program] = {
 
 
 @pytest.mark.thorough
-async def test_plan_that_differs_beside_its_input_is_refused(ring: Ring) -> None:
-    for name, program in BESIDE.items():
+async def test_plan_that_is_nondeterministic_outside_its_input_is_refused(ring: Ring) -> None:
+    for name, program in OUTSIDE_ITS_INPUT.items():
         error = await ring.refusal(program)
         assert error.kind is FailureKind.REFUSED, name
         assert error.error_class == ErrorClass.NONDETERMINISTIC, name
@@ -292,7 +292,7 @@ CREATES: dict[str, Program] = {
 
 
 @pytest.mark.thorough
-async def test_plan_that_makes_a_table_is_synchronous_and_defines_it(
+async def test_plan_that_creates_a_table_is_synchronous_and_defines_it(
     ring: Ring, engine: SparkConnectEngine
 ) -> None:
     target = frozenset({f"spark_catalog.{ring.schema}.n"})
@@ -307,7 +307,9 @@ async def test_plan_that_makes_a_table_is_synchronous_and_defines_it(
 
 
 @pytest.mark.thorough
-async def test_save_into_a_table_that_is_made_meanwhile_is_looked_at_again(ring: Ring) -> None:
+async def test_save_into_a_new_table_is_synchronous_and_a_second_save_is_an_insert(
+    ring: Ring,
+) -> None:
     append = CREATES["saveAsTable"]
     assert (await ring.operation(append)).operation_class is OperationClass.SYNCHRONOUS
     second = await ring.operation(append)
@@ -326,7 +328,7 @@ CATALOG: Sequence[tuple[Kind, Program]] = (
 
 
 @pytest.mark.thorough
-async def test_call_of_the_catalog_that_writes_is_synchronous(
+async def test_catalog_call_that_writes_is_synchronous(
     ring: Ring, engine: SparkConnectEngine
 ) -> None:
     for kind, program in CATALOG:
@@ -338,7 +340,7 @@ async def test_call_of_the_catalog_that_writes_is_synchronous(
     assert error.error_class == ErrorClass.NONDETERMINISTIC
 
 
-async def test_wrong_plan_is_answered_with_sparks_error_and_leaves_nothing_in_the_log(
+async def test_plan_that_is_wrong_fails_with_sparks_error_and_appends_nothing_to_the_log(
     ring: Ring,
 ) -> None:
     end = ring.member.replica.core.schedule.high
@@ -358,7 +360,7 @@ async def test_plan_that_is_sent_twice_is_applied_once(
 
 
 @pytest.mark.thorough
-async def test_text_that_reads_dataframes_is_made_the_same_everywhere_like_any_other(
+async def test_sql_over_dataframes_is_replicated_or_computed_like_other_statements(
     ring: Ring, engine: SparkConnectEngine
 ) -> None:
     text = "INSERT INTO t SELECT id, CAST(current_date() AS STRING) FROM {frame} WHERE id < 3"
@@ -381,7 +383,7 @@ async def test_text_that_reads_dataframes_is_made_the_same_everywhere_like_any_o
 
 
 @pytest.mark.thorough
-async def test_plan_over_what_its_session_alone_holds_has_its_rows_computed_there(
+async def test_plan_over_temporary_views_or_code_of_its_session_is_computed_in_that_session(
     ring: Ring, engine: SparkConnectEngine
 ) -> None:
     session = await ring.service.enter_session("s", "anonymous")
@@ -397,9 +399,9 @@ async def test_plan_over_what_its_session_alone_holds_has_its_rows_computed_ther
     ):  # fmt: skip
         plan = SentPlan(plan_of(program))
         await ring.service.execute(Request(name, plan, name, session_id="s"))
-        known = ring.member.replica.core.outcomes.find(("anonymous", name))
-        assert known is not None
-        write = (await ring.at(known)).write
+        outcome = ring.member.replica.core.outcomes.find(("anonymous", name))
+        assert outcome is not None
+        write = (await ring.at(outcome)).write
         assert isinstance(write, ComputedPlan)
         assert write.session == SessionRef("anonymous", "s", 2, session.begun) and session.begun
     sql = f"SELECT count(*) FROM {ring.schema}.t WHERE name = 'x'"
@@ -421,7 +423,7 @@ MARKED = AS_IT_STANDS | {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("guarded", [True, False])
-async def test_plan_carries_its_mark_and_a_guarded_one_is_applied_once(
+async def test_plan_stores_its_transaction_marker_and_a_guarded_plan_is_applied_once(
     engine: SparkConnectEngine, schema: str, guarded: bool
 ) -> None:
     settings = Settings(schema=schema)

@@ -1,4 +1,4 @@
-"""The Spark plugin's jar where there is a Java runtime and no compiler: Eclipse's builds it."""
+"""Test of building the Spark plugin's jar with a Java runtime and without javac."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from haproc.ring import runtime
 pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 
-def test_jar_is_built_by_eclipses_compiler_where_there_is_no_javac(
+def test_jar_is_built_by_eclipses_compiler_without_javac(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = runtime.cache_folder() / "jars"
@@ -36,5 +36,5 @@ def test_jar_is_built_by_eclipses_compiler_where_there_is_no_javac(
     assert built.is_relative_to(cache)
     # Java loads it, with all that it is made of: it lacks nothing but a way to be run.
     class_path = f"{built}:{runtime._class_path(against)}"
-    said = runtime.run_java([str(alone), "-cp", class_path, server.CLASS]).stdout
-    assert "Main method not found in class haproc.spark.Extension" in said, said
+    output = runtime.run_java([str(alone), "-cp", class_path, server.CLASS]).stdout
+    assert "Main method not found in class haproc.spark.Extension" in output, output

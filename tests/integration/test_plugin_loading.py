@@ -1,4 +1,4 @@
-"""A server is asked whether it runs with HAProc's plugin, all of it; its settings are not."""
+"""Tests of the check that a Spark server runs with all of HAProc's plugin."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALONE = {server.EXTENSION_SETTING: EXTENSIONS.partition(",")[0]}
 
 @asynccontextmanager
 async def engine_of(folder: Path, settings: dict[str, str]) -> AsyncIterator[SparkConnectEngine]:
-    """Start a server with these settings over its own; an empty one takes its own away."""
+    """Start a server with these settings added to its own; an empty value removes a setting."""
     spark = LocalSpark("other", folder, free_port(), uuid.uuid4().hex, progress=print)
     chosen = spark.settings | settings
     spark.settings = {key: value for key, value in chosen.items() if value}
@@ -44,7 +44,7 @@ async def engine_of(folder: Path, settings: dict[str, str]) -> AsyncIterator[Spa
 
 
 async def lacking(folder: Path, settings: dict[str, str]) -> str:
-    """Return what a server with these settings is said to lack."""
+    """Return the message about the plugin that a server with these settings lacks."""
     async with engine_of(folder, settings) as engine:
         with pytest.raises(EngineError) as caught:
             await engine.probe(timeout_s=120)
@@ -73,7 +73,7 @@ public final class Reader implements org.apache.spark.sql.connect.plugin.Relatio
 @pytest.mark.parametrize(
     "order", [["other.Reader", server.READER], [server.READER, "other.Reader"]]
 )
-async def test_reader_works_beside_another_plugin_of_relations(
+async def test_reader_works_beside_another_relation_plugin(
     order: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jar, source = runtime.jar(), tmp_path / "Reader.java"
@@ -95,22 +95,24 @@ async def test_reader_works_beside_another_plugin_of_relations(
 
 
 async def test_cluster_without_the_reader_is_not_served(tmp_path: Path) -> None:
-    said = await lacking(tmp_path, {server.READER_SETTING: ""})
-    assert "no haproc.spark.Reader in spark.connect.extensions.relation.classes" in said
-    assert "haproc spark-jar" in said
+    error_text = await lacking(tmp_path, {server.READER_SETTING: ""})
+    assert "no haproc.spark.Reader in spark.connect.extensions.relation.classes" in error_text
+    assert "haproc spark-jar" in error_text
 
 
 async def test_cluster_without_the_extension_is_not_served(tmp_path: Path) -> None:
-    said = await lacking(tmp_path, ALONE)
-    assert "no haproc.spark.Extension in spark.sql.extensions" in said
+    error_text = await lacking(tmp_path, ALONE)
+    assert "no haproc.spark.Extension in spark.sql.extensions" in error_text
 
 
 async def test_cluster_without_the_jar_is_not_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "jar", lambda _: tmp_path / "none.jar")
-    said = await lacking(tmp_path, {})
-    assert "cannot be loaded (haproc.spark.Reader)" in said and "haproc spark-jar" in said
+    error_text = await lacking(tmp_path, {})
+    assert (
+        "cannot be loaded (haproc.spark.Reader)" in error_text and "haproc spark-jar" in error_text
+    )
 
 
 async def test_cluster_without_delta_is_not_served(

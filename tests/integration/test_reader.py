@@ -1,4 +1,4 @@
-"""Readings of statements on a real Spark: what is read, and that nothing runs."""
+"""Tests of plan readings on a real Spark: their content, and that they run nothing."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ async def chunks(session: SparkSession, question: Statement) -> list[Chunk]:
         return [chunk async for chunk in stream]
 
 
-async def failure(asking: Any) -> EngineError:
+async def failure(awaitable: Any) -> EngineError:
     with pytest.raises(EngineError) as caught:
-        await asking
+        await awaitable
     return caught.value
 
 
 def frame(program: Callable[[Any], Any]) -> SparkPlan:
-    """Return the query of what a program makes; of ``sql``, which sends a command, its text."""
+    """Return the query that a program sends; for ``sql``, which sends a command, its input."""
     sent = recorded(lambda spark: program(spark).collect())
     plan = protos.base.Plan()
     plan.root.CopyFrom(sent.command.sql_command.input if sent.HasField("command") else sent.root)
@@ -138,11 +138,11 @@ CALL spark_catalog.system.nothing()
 SELECT java_method('java.lang.System', 'setProperty', 'haproc.reader', 'ran')
 """
 WRONG = ("EXPLAIN ANALYZE", "CALL ", "GENERATE ")
-"""What this Spark, or these tables, do not take: the reading is an error."""
+"""Statements that this Spark, or these tables, do not support: their reading is an error."""
 
 
 async def state(session: SparkSession, schema: str, folder: Path) -> dict[str, Any]:
-    """Return what a statement could have changed."""
+    """Return all that a statement could have changed."""
     cached = protos.base.Plan()
     cached.root.catalog.is_cached.table_name = f"{schema}.t"
     asked = {
@@ -205,7 +205,7 @@ async def test_reading_of_a_statement_executes_nothing(
         ("BEGIN SELECT 1; END", "CompoundBody"),
     ],
 )
-async def test_what_runs_while_it_is_analyzed_is_only_parsed(
+async def test_statement_that_runs_during_analysis_is_only_parsed(
     engine: SparkConnectEngine, sql: str, unseen: str
 ) -> None:
     found = await reading(engine.session("unseen"), sql)
@@ -217,7 +217,7 @@ async def test_what_runs_while_it_is_analyzed_is_only_parsed(
 # -- what is read ------------------------------------------------------------------------------
 
 
-async def test_text_with_dataframes_is_read_and_leaves_no_view(
+async def test_sql_over_dataframes_is_read_and_leaves_no_view(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     session = engine.session("frames")
@@ -230,7 +230,7 @@ async def test_text_with_dataframes_is_read_and_leaves_no_view(
     assert await rows(session, f"SELECT * FROM {schema}.t") == []
 
 
-async def test_dataframe_is_read_as_spark_analyzes_it(engine: SparkConnectEngine) -> None:
+async def test_dataframe_is_read_as_its_analyzed_plan(engine: SparkConnectEngine) -> None:
     found = await reading(
         engine.session("frame"), frame(lambda s: s.range(5).where("id > 2").selectExpr("rand()"))
     )
@@ -239,7 +239,7 @@ async def test_dataframe_is_read_as_spark_analyzes_it(engine: SparkConnectEngine
 
 
 @pytest.mark.thorough
-async def test_dataframe_of_many_steps_is_read(engine: SparkConnectEngine) -> None:
+async def test_dataframe_of_sixty_steps_is_read(engine: SparkConnectEngine) -> None:
     def steps(spark: Any) -> Any:
         made = spark.range(5)
         for _ in range(60):
@@ -251,7 +251,7 @@ async def test_dataframe_of_many_steps_is_read(engine: SparkConnectEngine) -> No
     assert sum(each.cls == "GlobalLimit" for each in found.analyzed.walk()) == 60
 
 
-async def test_views_functions_and_variables_of_the_session_are_seen_as_such(
+async def test_temporary_views_and_variables_of_the_session_are_recognised_in_a_reading(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     session = engine.session("own")
@@ -289,7 +289,7 @@ SCHEMA = "concat('c', date_format(now(), 'SSSSSS'), ' int')"
         frame(lambda spark: spark.range(1).selectExpr(f"from_json('{{}}', {SCHEMA})").na.fill(0)),
     ],
 )
-async def test_what_the_analyzer_computes_is_read_by_itself(
+async def test_expression_that_the_analyzer_computes_is_read_separately(
     engine: SparkConnectEngine, asked: str | SparkPlan
 ) -> None:
     session = engine.session("computed")
@@ -304,7 +304,7 @@ async def test_what_the_analyzer_computes_is_read_by_itself(
     assert found.unread == ()
 
 
-async def test_nothing_is_computed_of_what_stands_in_the_analyzed_tree(
+async def test_reading_without_analyzer_computations_has_no_computed_trees(
     engine: SparkConnectEngine,
 ) -> None:
     asked = (
@@ -335,24 +335,24 @@ MISTAKES = [
 ]
 
 
-def told(error: EngineError) -> tuple[Any, ...]:
-    """Return all of an error, but the numbers of columns in the plan that it shows."""
+def comparable(error: EngineError) -> tuple[Any, ...]:
+    """Return an error's content without the numbers of plan columns."""
     message = re.sub(r"#\d+", "#", error.message)
     return (error.kind, message, error.error_class, error.sqlstate, error.details)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("sql", [*MISTAKES[1:], "INSERT INTO no_such_table VALUES (1)"])
-async def test_reading_of_what_is_wrong_gives_the_error_of_itself(
+async def test_reading_of_a_wrong_statement_fails_with_the_error_of_its_execution(
     engine: SparkConnectEngine, sql: str
 ) -> None:
     session = engine.session("wrong")
     plain = await failure(chunks(session, SqlText(sql)))
-    assert told(await failure(reading(session, sql))) == told(plain)
+    assert comparable(await failure(reading(session, sql))) == comparable(plain)
 
 
 @pytest.mark.thorough
-async def test_statement_that_is_nested_too_deeply_is_an_error_and_the_server_lives(
+async def test_reading_of_a_deeply_nested_statement_fails_and_the_server_survives(
     engine: SparkConnectEngine,
 ) -> None:
     session = engine.session("deep")
@@ -384,7 +384,7 @@ async def test_statement_of_a_megabyte_is_read(engine: SparkConnectEngine) -> No
         ("haproc/nothing", b"{}", "NO_HANDLER_FOR_EXTENSION"),
     ],
 )
-async def test_request_that_is_malformed_is_a_clear_error(
+async def test_malformed_reading_request_fails_with_a_clear_error(
     engine: SparkConnectEngine, what: str, value: bytes, says: str
 ) -> None:
     plan = protos.base.Plan()

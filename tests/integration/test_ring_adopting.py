@@ -1,4 +1,4 @@
-"""Two clusters with tables of their own become a ring: ``haproc ring adopt``."""
+"""Test of ``haproc ring adopt``: two clusters with tables of their own become a ring."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHER = (
 
 @pytest.fixture(scope="module")
 def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRing]:
-    """Two Sparks with tables; no HAProc has ever run beside them."""
+    """Two Sparks with tables; no HAProc has run beside them."""
     made = LocalRing.open_or_create(
         tmp_path_factory.mktemp("adopted"),
         clusters=2,
@@ -55,7 +55,7 @@ async def fill(ring: LocalRing) -> None:
 
 
 async def plain(ring: LocalRing, name: str, *statements: str) -> None:
-    """Run statements past HAProc."""
+    """Run statements directly on Spark, past HAProc."""
     engine = SparkConnectEngine(ring.config.cluster(name).spark, ring="none", cluster=name)
     try:
         for sql in statements:
@@ -69,7 +69,7 @@ def adopt(folder: Path, *words: str) -> int:
     return main(["ring", "adopt", "--from", "a", "--folder", str(folder), *words])
 
 
-def test_clusters_with_tables_become_a_ring(
+def test_adopt_copies_the_tables_of_one_cluster_to_the_other_and_starts_the_ring(
     ring: LocalRing, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asyncio.run(plain(ring, "a", "CREATE TABLE cloned SHALLOW CLONE orders"))
@@ -78,22 +78,22 @@ def test_clusters_with_tables_become_a_ring(
     asyncio.run(plain(ring, "a", "DROP TABLE cloned"))
 
     assert adopt(ring.folder, "--dry-run", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["refusals"] == told["clusters"]["a"]["differing"] == []
-    assert {(e["name"], e["difference"]) for e in told["clusters"]["b"]["differing"]} == {
+    report = json.loads(capsys.readouterr().out)
+    assert report["refusals"] == report["clusters"]["a"]["differing"] == []
+    assert {(e["name"], e["difference"]) for e in report["clusters"]["b"]["differing"]} == {
         ("default.next", "missing"),
         ("default.notes", "only there"),
         ("default.orders", "other rows"),
         ("default.unpaid", "missing"),
     }
-    assert told["clusters"]["b"]["not_copied"][0]["name"] == "default.notes"
+    assert report["clusters"]["b"]["not_copied"][0]["name"] == "default.notes"
     assert ring.pids("a")["haproc"] is None
     assert not (ring.folder / "log.db").exists()
 
     assert adopt(ring.folder, "--yes") == 0, capsys.readouterr().out
-    said = capsys.readouterr().out
-    assert "What only b has is lost: default.notes." in said
-    assert "b serves" in said
+    output = capsys.readouterr().out
+    assert "What only b has is lost: default.notes." in output
+    assert "b serves" in output
     assert adopt(ring.folder, "--dry-run", "--json") == 0
     again = json.loads(capsys.readouterr().out)["clusters"]
     assert [again[name]["becomes_copy"] for name in "ab"] == [False, False]

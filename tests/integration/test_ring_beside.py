@@ -1,4 +1,4 @@
-"""A table whose rows take long to compute holds up what touches it, and nothing else."""
+"""Tests that a table with a long computation delays only operations that touch it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ QUERY = (
     "SELECT sum(a.id % 7 + b.id % 5) AS s FROM range(0, {n}, 1, {tasks}) a "
     "CROSS JOIN range(0, {n}, 1, 1) b"
 )
-"""Millions of rows, from which one comes; interpreted, they take two cores a while. Of many
-short tasks: what runs is not interrupted for another pool's turn."""
+"""One row computed from millions of rows; that takes two cores a while. It has many short tasks,
+because Spark does not interrupt a running task for another pool's turn.
+"""
 TASKS = 400
 N = 5_000
-"""Of a side: each of three clusters computes it, and 10,000 took them ten minutes of two cores."""
+"""Rows of a side. Each of three clusters computes it; 10,000 took ten minutes of two cores."""
 
 
 @contextmanager
 def computing(rig: Rig, order: str, n: int) -> Iterator[tuple[str, threading.Thread]]:
-    """Give the name of a table that a client is making, and the client."""
+    """Give the name of a table that a client is creating, and the client's thread."""
     name = f"slow_{uuid.uuid4().hex[:8]}"
     sql = f"CREATE TABLE {name} USING delta AS {QUERY.format(n=n, tasks=TASKS)}"
 
@@ -47,7 +48,7 @@ def computing(rig: Rig, order: str, n: int) -> Iterator[tuple[str, threading.Thr
         client.join(600)
 
 
-def test_long_computation_holds_up_no_other_table(rig: Rig) -> None:
+def test_long_computation_delays_no_other_table(rig: Rig) -> None:
     table = rig.table()
     with computing(rig, "a", N) as (name, client):
         for number, order in enumerate("ab"):
@@ -62,7 +63,7 @@ def test_long_computation_holds_up_no_other_table(rig: Rig) -> None:
     rig.check_equal(table, name)
 
 
-def test_long_computation_holds_up_no_read_of_pyspark(rig: Rig) -> None:
+def test_long_computation_delays_no_read_of_pyspark(rig: Rig) -> None:
     table = rig.table()
     rig.run(f"INSERT INTO {table} VALUES (1, 'x')")
     with program(rig, "b") as spark:
@@ -75,7 +76,7 @@ def test_long_computation_holds_up_no_read_of_pyspark(rig: Rig) -> None:
     rig.check_equal(table, name)
 
 
-def test_ddl_of_all_tables_waits_at_its_door_and_holds_up_nobody(rig: Rig) -> None:
+def test_ddl_of_a_schema_waits_at_its_door_and_delays_no_other_write(rig: Rig) -> None:
     table, schema = rig.table(), f"later_{uuid.uuid4().hex[:8]}"
     with computing(rig, "a", 6_000) as (_, client):
         with pytest.raises(haclient.Error, match="computes a table, and this has to wait for it"):
@@ -88,7 +89,7 @@ def test_ddl_of_all_tables_waits_at_its_door_and_holds_up_nobody(rig: Rig) -> No
     rig.run(f"DROP SCHEMA {schema}", order="b")
 
 
-def test_origin_killed_while_it_computes_leaves_all_clusters_equal(rig: Rig) -> None:
+def test_haproc_killed_during_a_long_computation_leaves_all_clusters_equal(rig: Rig) -> None:
     table = rig.table()
     with computing(rig, "ab", 2_000) as (name, client):
         time.sleep(2)

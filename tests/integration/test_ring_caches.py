@@ -1,4 +1,4 @@
-"""What a client caches at one cluster makes no other rows there, in reads and in writes."""
+"""Test that a client's cache at one cluster changes no rows there, in reads and in writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEVELS = ("any", "bounded", "session", "linearizable")
 
 
 @pytest.mark.thorough
-def test_clusters_stay_equal_and_reads_are_right_after_a_write_to_what_one_has_cached(
+def test_table_cached_at_one_cluster_has_current_reads_and_equal_clusters_after_writes(
     rig: Rig,
 ) -> None:
     copy = rig.table("n BIGINT, v BIGINT")

@@ -1,4 +1,4 @@
-"""Every class of statement through a real ring: what the client is told, and where it ends up."""
+"""Tests of each class of statement on a real ring: the client's answer, and the clusters' state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUEUED = {"a": "applied", "b": "queued", "c": "queued"}
 
 
 @pytest.mark.thorough
-def test_dml_of_each_kind_reports_affected_rows_and_reaches_every_cluster(rig: Rig) -> None:
+def test_dml_of_each_kind_reports_affected_rows_and_reaches_all_clusters(rig: Rig) -> None:
     table = rig.table()
     steps: list[tuple[str, int]] = [
         (f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b'), (3, 'c')", 3),
@@ -57,7 +57,7 @@ def test_dml_of_each_kind_reports_affected_rows_and_reaches_every_cluster(rig: R
 
 
 @pytest.mark.thorough
-def test_overwrite_truncate_and_maintenance_leave_clusters_equal(rig: Rig) -> None:
+def test_overwrite_truncate_and_optimize_leave_clusters_equal(rig: Rig) -> None:
     source, table = rig.table(), rig.table()
     with rig.cursor("bca") as cursor:
         cursor.execute(f"INSERT INTO {source} VALUES (1, 'a'), (2, 'b')")
@@ -74,7 +74,7 @@ def test_overwrite_truncate_and_maintenance_leave_clusters_equal(rig: Rig) -> No
 
 
 @pytest.mark.thorough
-def test_small_files_of_a_table_with_a_rule_are_put_together_on_every_cluster(rig: Rig) -> None:
+def test_small_files_of_a_table_with_a_rule_are_compacted_on_all_clusters(rig: Rig) -> None:
     table = f"small_files_{uuid.uuid4().hex[:8]}"
     rig.run(f"CREATE TABLE {table} (id INT) USING delta")
     for number in range(COMMITS_OPTIMIZED):
@@ -93,7 +93,7 @@ def test_small_files_of_a_table_with_a_rule_are_put_together_on_every_cluster(ri
     ("fanout", "operation_class", "outcomes"),
     [("serial", "synchronous", APPLIED), ("parallel", "synchronous_parallel", QUEUED)],
 )
-def test_ddl_with_either_fanout_reaches_every_cluster(
+def test_ddl_with_either_fanout_reaches_all_clusters(
     rig: Rig, fanout: str, operation_class: str, outcomes: dict[str, str]
 ) -> None:
     name = f"d_{uuid.uuid4().hex[:8]}"
@@ -116,7 +116,7 @@ def test_ddl_with_either_fanout_reaches_every_cluster(
 
 
 @pytest.mark.thorough
-def test_class_of_a_write_overridden_to_synchronous_waits_for_all_but_never_to_query(
+def test_class_of_a_write_may_be_overridden_by_another_write_class_only(
     rig: Rig,
 ) -> None:
     table = rig.table()
@@ -139,7 +139,9 @@ def test_class_of_a_write_overridden_to_synchronous_waits_for_all_but_never_to_q
     assert rig.everywhere(f"SELECT id, name, x FROM {table}") == [(1, "a", None)] * 2
 
 
-def test_application_errors_are_rejected_everywhere_and_keep_their_class(rig: Rig) -> None:
+def test_application_errors_are_rejected_on_all_clusters_and_keep_their_error_class(
+    rig: Rig,
+) -> None:
     table = rig.table()
     rejected: list[tuple[str, str]] = [
         (f"INSERT INTO {table} VALUES ('no number', 'x')", "CAST_INVALID_INPUT"),
@@ -181,7 +183,7 @@ VALUES: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.thorough
-def test_parameters_of_every_type_come_back_equal_from_every_cluster(rig: Rig) -> None:
+def test_parameters_of_all_types_are_read_back_equal_from_all_clusters(rig: Rig) -> None:
     columns = ", ".join(f"{name} {kind}" for name, (kind, _) in VALUES.items())
     given = [value for _, value in VALUES.values()]
     table = rig.table(columns)

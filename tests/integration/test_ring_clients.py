@@ -1,4 +1,4 @@
-"""Clients of a real ring that learn it from one URL."""
+"""Test of a client that discovers a real ring from one URL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.rig import Rig
 pytestmark = pytest.mark.spark
 
 
-def test_ring_is_learned_from_one_url(rig: Rig) -> None:
+def test_client_with_one_url_discovers_the_ring_and_fails_over(rig: Rig) -> None:
     urls = {name: rig.url(name) for name in "abc"}
     with rig.connect("b", discover=True, refresh_s=0.1) as connection:
         rig.wait(lambda: bool(connection.execute("SELECT 1")) and len(connection.servers) == 3, 60)

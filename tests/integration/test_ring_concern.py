@@ -1,4 +1,4 @@
-"""Write concerns on a real ring: what was answered is on the clusters that it names."""
+"""Tests of write concerns on a real ring: an answered write is on the clusters of its concern."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.rig import Rig
 pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite")]
 
 NOTICED_S = 20.0
-"""A bound for a busy machine: a peer's death, or its return, is noticed."""
+"""A bound for a busy machine: a peer's death and its return are noticed within this time."""
 
 
 def rows_on(rig: Rig, name: str, table: str) -> list[int]:
-    """Return what one cluster holds at this moment, without waiting for anything."""
+    """Return the rows of one cluster at this moment, without any wait."""
     return [row[0] for row in rig.run(f"SELECT id FROM {table} ORDER BY id", order=name)]
 
 
@@ -23,7 +23,7 @@ def wait_in_sync(rig: Rig, by: str, names: str) -> None:
 
 
 @pytest.mark.thorough
-def test_write_of_concern_all_is_on_every_cluster_when_it_returns(rig: Rig) -> None:
+def test_write_of_concern_all_is_on_all_clusters_when_it_returns(rig: Rig) -> None:
     table = rig.table("id INT")
     rig.settled()
     wait_in_sync(rig, "a", "abc")
@@ -41,7 +41,7 @@ def test_write_of_concern_all_is_on_every_cluster_when_it_returns(rig: Rig) -> N
 
 
 @pytest.mark.thorough
-def test_write_of_concern_all_goes_on_without_a_cluster_that_died_and_waits_for_it_again(
+def test_write_of_concern_all_leaves_out_a_dead_cluster_until_it_is_in_sync_again(
     rig: Rig,
 ) -> None:
     table = rig.table("id INT")

@@ -1,4 +1,4 @@
-"""PySpark's own client on a real ring: what it writes stands on all clusters, once and alike."""
+"""Tests of PySpark's own client on a real ring: its writes are on all clusters, once and equal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ own = spark.createDataFrame([(7, "own", 1)], "id BIGINT, name STRING, part INT")
 pandas = spark.createDataFrame(pd.DataFrame({"id": [8], "name": ["pandas"], "part": [0]}))
 arrow = spark.createDataFrame(pa.table({"id": [9], "name": ["arrow"], "part": [1]}))
 """
-"""What is written: the same everywhere, by chance, of the session, of the program itself."""
+"""The sources of the writes: deterministic, random, of the session, and of the program itself."""
 
 SAVED = """
 named.write.format("delta").partitionBy("part").saveAsTable("A")
@@ -82,7 +82,7 @@ spoken.writeTo("E").append()
 def program(
     rig: Rig, order: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[Program]:
-    """Give an unmodified client that knows these HAProcs, in this order."""
+    """Give an unmodified client that has these HAProcs, in this order."""
     addresses = ",".join(rig.door(name).replace("localhost", "127.0.0.1") for name in order)
     made = Program(f"ipv4:{addresses}", environment)
     try:
@@ -92,20 +92,20 @@ def program(
 
 
 @pytest.mark.thorough
-def test_every_way_of_writing_leaves_equal_tables(rig: Rig) -> None:
+def test_all_ways_of_writing_leave_equal_tables(rig: Rig) -> None:
     with program(rig, "ab") as client:
         write_in_every_way(rig, client)
 
 
 @pytest.mark.thorough
-def test_later_pyspark_writes_in_every_way(rig: Rig) -> None:
+def test_later_pyspark_leaves_equal_tables_in_all_ways_of_writing(rig: Rig) -> None:
     with program(rig, "ab", {"PYTHONPATH": str(installed(LATER))}) as client:
         assert client.run('__import__("pyspark").__version__') == LATER
         write_in_every_way(rig, client)
 
 
 def installed(version: str) -> Path:
-    """Return a folder with the Python part of this PySpark; it is fetched once."""
+    """Return a folder with the Python part of this PySpark version; it is downloaded once."""
     folder = cache_folder() / "pyspark" / version
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,9 @@ def write_in_every_way(rig: Rig, client: Program) -> None:
 
 
 @pytest.mark.thorough
-def test_program_whose_haproc_is_drained_under_a_write_goes_on_at_the_next(rig: Rig) -> None:
+def test_program_whose_haproc_is_drained_during_a_write_continues_at_the_next_haproc(
+    rig: Rig,
+) -> None:
     table = rig.table("id BIGINT")
     slow = 'F.udf(lambda x: (__import__("time").sleep(0.2), x)[1], "long")'
     with program(rig, "ab") as client:

@@ -1,4 +1,4 @@
-"""What could differ from cluster to cluster does not: pinned, replicated as rows, or refused."""
+"""Tests that nondeterministic values are equal on all clusters: literals, rows, or a refusal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOMENT = "current_timestamp(), current_date()"
 
 
 @pytest.mark.thorough
-def test_random_and_time_are_pinned_alike_on_all_clusters(rig: Rig) -> None:
+def test_random_values_and_the_time_are_equal_on_all_clusters(rig: Rig) -> None:
     table = rig.table(COLUMNS)
     before = datetime.now(UTC)
     with rig.cursor() as cursor:
@@ -37,7 +37,7 @@ def test_random_and_time_are_pinned_alike_on_all_clusters(rig: Rig) -> None:
 
 
 @pytest.mark.thorough
-def test_random_rows_of_ctas_and_of_views_are_materialised_alike(rig: Rig) -> None:
+def test_random_rows_of_ctas_and_views_are_equal_on_all_clusters(rig: Rig) -> None:
     name = f"det_{uuid.uuid4().hex[:8]}"
     with rig.cursor() as cursor:
         cursor.execute(
@@ -61,7 +61,7 @@ def test_random_rows_of_ctas_and_of_views_are_materialised_alike(rig: Rig) -> No
 
 
 @pytest.mark.thorough
-def test_computed_rows_show_all_that_was_acknowledged_before_the_write(rig: Rig) -> None:
+def test_computed_rows_show_all_writes_acknowledged_before_their_statement(rig: Rig) -> None:
     source, target = rig.table("id INT"), rig.table("id INT, u STRING")
     copy = f"INSERT INTO {target} SELECT id, uuid() FROM {source}"
     rig.run(f"INSERT INTO {source} VALUES (0)")
@@ -83,7 +83,7 @@ def test_computed_rows_show_all_that_was_acknowledged_before_the_write(rig: Rig)
 
 
 @pytest.mark.thorough
-def test_computed_rows_of_more_than_one_record_are_equal_everywhere(rig: Rig) -> None:
+def test_computed_rows_of_more_than_one_record_are_equal_on_all_clusters(rig: Rig) -> None:
     table = rig.table("id INT, text STRING")
     with rig.cursor() as cursor:
         # 20 MB of rows.
@@ -96,7 +96,7 @@ def test_computed_rows_of_more_than_one_record_are_equal_everywhere(rig: Rig) ->
 
 
 @pytest.mark.thorough
-def test_computed_rows_that_cannot_be_had_reject_the_write_everywhere(rig: Rig) -> None:
+def test_write_whose_rows_cannot_be_computed_is_rejected_on_all_clusters(rig: Rig) -> None:
     table = rig.table("id INT, x DOUBLE")
     with rig.cursor() as cursor:
         with pytest.raises(haclient.Error) as caught:
@@ -109,7 +109,7 @@ def test_computed_rows_that_cannot_be_had_reject_the_write_everywhere(rig: Rig) 
     rig.check_equal(table)
 
 
-def test_statement_that_would_differ_and_cannot_be_pinned_is_refused(rig: Rig) -> None:
+def test_nondeterministic_statement_that_cannot_be_made_the_same_is_refused(rig: Rig) -> None:
     table = rig.table("id INT, x DOUBLE")
     end = rig.log_end()
     refused = [
@@ -131,7 +131,7 @@ def test_statement_that_would_differ_and_cannot_be_pinned_is_refused(rig: Rig) -
 
 
 @pytest.mark.thorough
-def test_names_of_functions_that_are_columns_and_sources_of_a_session_mean_what_spark_says(
+def test_columns_named_like_functions_and_temporary_sources_have_sparks_meaning(
     rig: Rig,
 ) -> None:
     days = rig.table("current_date DATE, user STRING, n INT")
@@ -159,8 +159,8 @@ def test_names_of_functions_that_are_columns_and_sources_of_a_session_mean_what_
 
 
 @pytest.mark.thorough
-def test_statements_from_all_three_clusters_at_once_leave_equal_tables(rig: Rig) -> None:
-    """Every HAProc takes writes; the log's order is the order everywhere."""
+def test_writes_through_all_three_haprocs_leave_equal_tables(rig: Rig) -> None:
+    """Every HAProc accepts writes; the log's order is the order on all clusters."""
     table = rig.table("id INT, name STRING")
     connections = [rig.connect(order) for order in ("abc", "bca", "cab")]
     try:

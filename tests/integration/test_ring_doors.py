@@ -1,4 +1,4 @@
-"""The doors before a real ring: rows, large results, polling, cancelling, malformed requests."""
+"""Tests of a real ring's doors: rows, large results, polling, cancelling, malformed requests."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ ENDLESS = "SELECT sum(id % 7 + id % 11) FROM range(0, 900000000000)"
 
 
 @pytest.mark.thorough
-def test_writes_right_after_ddl_elsewhere_find_the_table_and_repeats_need_none(rig: Rig) -> None:
-    """DDL is acknowledged before the others have it; they must not say that it is missing."""
+def test_write_right_after_ddl_finds_the_table_and_its_repeat_needs_no_table(rig: Rig) -> None:
+    """DDL is acknowledged before all clusters have it; none may report a missing table."""
     rows = pa.table({"id": pa.array([1, 2], pa.int32())})
     for round_ in range(2):
         table, request_id = f"l_{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
@@ -53,7 +53,7 @@ def test_writes_right_after_ddl_elsewhere_find_the_table_and_repeats_need_none(r
 
 
 @pytest.mark.thorough
-def test_rows_door_appends_by_name_once_and_refuses_what_does_not_fit(rig: Rig) -> None:
+def test_rows_door_appends_by_name_once_and_refuses_misfits(rig: Rig) -> None:
     table = rig.table("id INT NOT NULL, name STRING, at TIMESTAMP, dec DECIMAL(10,2)")
     good = pa.table(
         {
@@ -77,11 +77,11 @@ def test_rows_door_appends_by_name_once_and_refuses_what_does_not_fit(rig: Rig) 
             "a type that loses": pa.table({"id": pa.array([1.5])}),
             "a time without a zone": pa.table({"id": ids, "at": pa.array([0], pa.timestamp("us"))}),
         }
-        for what, misfit in misfits.items():
+        for reason, misfit in misfits.items():
             with pytest.raises(haclient.Error) as caught:
                 connection.append(table, misfit)
-            assert caught.value.error_class == "HAPROC_ROWS_MISFIT", what
-            assert caught.value.outcome is haclient.Outcome.NOT_SENT, what
+            assert caught.value.error_class == "HAPROC_ROWS_MISFIT", reason
+            assert caught.value.outcome is haclient.Outcome.NOT_SENT, reason
         with pytest.raises(haclient.ProgrammingError):
             connection.append(f"no_{table}", good)
     assert rig.everywhere(f"SELECT id, name, at FROM {table} ORDER BY id") == [
@@ -93,7 +93,7 @@ def test_rows_door_appends_by_name_once_and_refuses_what_does_not_fit(rig: Rig) 
 
 
 @pytest.mark.thorough
-def test_files_are_loaded_once_however_often_they_are_begun(rig: Rig, tmp_path: Path) -> None:
+def test_files_are_loaded_once_when_a_load_is_resumed(rig: Rig, tmp_path: Path) -> None:
     columns = "id BIGINT NOT NULL, name STRING, price DECIMAL(10,2), at TIMESTAMP, day DATE"
     table = rig.table(columns)
     file = tmp_path / "rows.csv"
@@ -123,9 +123,9 @@ def test_files_are_loaded_once_however_often_they_are_begun(rig: Rig, tmp_path: 
     rows = f"/api/ha/tables/{table}/rows"
     kind = {"Content-Type": "application/x-ndjson"}
     assert rig.send("c", "POST", rows, b'{"id": 4501, "day": "2026-01-31"}\n', **kind)[0] == 200
-    status, told = rig.send("c", "POST", rows, b'{"id": 1}\n{"id": 4502.5}\n', **kind)
-    assert (status, told["error_class"]) == (400, "HAPROC_ROWS_MISFIT")
-    assert told["message"].startswith("line 2: column id")
+    status, answer_misfit = rig.send("c", "POST", rows, b'{"id": 1}\n{"id": 4502.5}\n', **kind)
+    assert (status, answer_misfit["error_class"]) == (400, "HAPROC_ROWS_MISFIT")
+    assert answer_misfit["message"].startswith("line 2: column id")
     found = rig.everywhere(
         f"SELECT count(*), count(DISTINCT id), sum(price), count(at), count(day), "
         f"count_if(name = concat('a \"b\"\\n', id)) FROM {table}"
@@ -134,7 +134,7 @@ def test_files_are_loaded_once_however_often_they_are_begun(rig: Rig, tmp_path: 
 
 
 @pytest.mark.thorough
-def test_load_goes_on_once_what_its_rows_were_rejected_for_is_gone(
+def test_load_resumed_after_the_cause_of_its_rejection_is_removed_appends_each_row_once(
     rig: Rig, tmp_path: Path
 ) -> None:
     table = rig.table("id BIGINT")
@@ -155,7 +155,7 @@ def test_load_goes_on_once_what_its_rows_were_rejected_for_is_gone(
 
 
 @pytest.mark.thorough
-def test_appends_at_once_from_many_threads_all_arrive_on_every_cluster(rig: Rig) -> None:
+def test_appends_of_many_threads_at_once_all_reach_all_clusters(rig: Rig) -> None:
     table = rig.table("id BIGINT, name STRING")
     reports: list[dict[str, Any]] = []
 
@@ -178,7 +178,7 @@ def test_appends_at_once_from_many_threads_all_arrive_on_every_cluster(rig: Rig)
 
 
 @pytest.mark.thorough
-def test_large_result_streams_to_the_client_and_can_be_left_early(rig: Rig) -> None:
+def test_large_result_streams_to_the_client_and_may_be_abandoned(rig: Rig) -> None:
     with rig.cursor() as cursor:
         cursor.execute(LARGE, stream=True)
         assert cursor.fetchmany(2) == [(0, "x" * 90), (1, "x" * 90)]
@@ -194,7 +194,7 @@ def test_large_result_streams_to_the_client_and_can_be_left_early(rig: Rig) -> N
 
 
 @pytest.mark.parametrize("form", ["JSON_ARRAY", "ARROW_STREAM"])
-def test_large_result_comes_as_links_that_hold_all_rows_in_order(rig: Rig, form: str) -> None:
+def test_large_result_is_returned_as_links_with_all_rows_in_order(rig: Rig, form: str) -> None:
     body = {
         "statement": LARGE,
         "format": form,
@@ -225,7 +225,7 @@ def test_large_result_comes_as_links_that_hold_all_rows_in_order(rig: Rig, form:
 
 
 @pytest.mark.thorough
-def test_polling_from_a_state_alone_reaches_the_result_in_chunks(rig: Rig) -> None:
+def test_polling_from_a_pending_state_reaches_the_result_in_chunks(rig: Rig) -> None:
     body = {"statement": LARGE, "wait_timeout": "0s"}
     code, answer = rig.post("a", STATEMENTS, body)
     assert (code, sorted(answer)) == (200, ["statement_id", "status"])
@@ -249,7 +249,7 @@ def test_polling_from_a_state_alone_reaches_the_result_in_chunks(rig: Rig) -> No
 
 
 @pytest.mark.thorough
-def test_long_query_is_cancelled_by_call_by_timeout_and_by_the_client(rig: Rig) -> None:
+def test_long_query_is_cancelled_by_a_call_a_timeout_and_the_client(rig: Rig) -> None:
     # Under way for a while each time: what is cancelled as it begins is not the point here.
     _, answer = rig.post("c", STATEMENTS, {"statement": ENDLESS, "wait_timeout": "5s"})
     assert answer["status"]["state"] == "RUNNING"
@@ -278,7 +278,7 @@ def test_long_query_is_cancelled_by_call_by_timeout_and_by_the_client(rig: Rig) 
         assert connection.execute("SELECT 1", timeout_s=60).fetchall() == [(1,)]
 
 
-def test_malformed_requests_are_refused_with_what_is_wrong(rig: Rig) -> None:
+def test_malformed_requests_are_refused_with_their_error_class(rig: Rig) -> None:
     sent: list[tuple[str, str, Any, int, str]] = [
         ("POST", STATEMENTS, b"{", 400, "HAPROC_BAD_REQUEST"),
         ("POST", STATEMENTS, [], 400, "HAPROC_BAD_REQUEST"),
@@ -295,18 +295,24 @@ def test_malformed_requests_are_refused_with_what_is_wrong(rig: Rig) -> None:
         ("POST", "/api/ha/tables/t/rows", {}, 415, "HAPROC_CONTENT_TYPE"),
     ]
     for method, path, body, code, error_class in sent:
-        status, said = rig.send("a", method, path, body)
-        assert status == code, (body, said)
-        assert said["error_class"] == error_class or not error_class, (body, said)
-        assert said["kind"] == "refused" and said["message"] and said["cluster"] == "a", said
+        status, answer_body = rig.send("a", method, path, body)
+        assert status == code, (body, answer_body)
+        assert answer_body["error_class"] == error_class or not error_class, (body, answer_body)
+        assert (
+            answer_body["kind"] == "refused"
+            and answer_body["message"]
+            and answer_body["cluster"] == "a"
+        ), answer_body
     stream = {"Content-Type": "application/vnd.apache.arrow.stream"}
     table = rig.table()
-    status, said = rig.send("a", "POST", f"/api/ha/tables/{table}/rows", b"no arrow", **stream)
-    assert (status, said["error_class"]) == (400, "HAPROC_ROWS_MISFIT")
+    status, answer_body = rig.send(
+        "a", "POST", f"/api/ha/tables/{table}/rows", b"no arrow", **stream
+    )
+    assert (status, answer_body["error_class"]) == (400, "HAPROC_ROWS_MISFIT")
     statement = {"statement": "SELECT absent", "wait_timeout": "50s"}
-    status, said = rig.post("a", STATEMENTS, statement)
-    assert (status, said["status"]["state"]) == (200, "FAILED")
-    assert said["status"]["error"]["kind"] == "application"
+    status, answer_body = rig.post("a", STATEMENTS, statement)
+    assert (status, answer_body["status"]["state"]) == (200, "FAILED")
+    assert answer_body["status"]["error"]["kind"] == "application"
     accepting = {"Accept": "application/vnd.apache.arrow.stream"}
     assert rig.post("a", STATEMENTS, statement, **accepting)[0] == 422
     assert rig.get("a", "/openapi.json")[1]["openapi"].startswith("3.")

@@ -1,8 +1,8 @@
-"""What people write every day comes out as on plain Spark, by every way in, on all clusters.
+"""Tests that everyday programs have the same result on plain Spark and on a ring.
 
-Names that are functions and columns, upserts from temporary views and DataFrames, variables,
-settings, change feeds: each program runs on one Spark without HAProc, and on the ring through
-haclient, HTTP and PySpark.
+Columns named like functions, upserts from temporary views and DataFrames, variables, settings,
+change feeds: each program runs on one Spark without HAProc, and on the ring through haclient,
+HTTP and PySpark.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ PROGRAMS: Final = {
         "SELECT * FROM T",
     ),
 }
-"""Statements in one session; T and A are tables. The last one shows what came of them."""
+"""Statements in one session; T and A are tables. The last one shows their result."""
 
 _PARAMETERS: Final = ':`x`, :said", args=dict(x=9, said="y"))'
-"""Delta's parser drops them, so plain Spark is given literals."""
+"""Delta's parser drops parameters, so plain Spark has literals instead."""
 FRAMES: Final = (
     *(f'spark.sql("{each}")' for each in _PEOPLE),
     'd = spark.createDataFrame([(2, "B"), (4, "D")], "id INT, v STRING")',
@@ -116,60 +116,60 @@ FRAMES: Final = (
     'm = spark.table("T_batch").alias("s").mergeInto("T", F.expr("s.id = T.id"))',
     "m.whenMatched().updateAll().whenNotMatched().insertAll().merge()",
 )
-"""The same of what only PySpark can say."""
+"""A program that only PySpark can express."""
 
 
 _NAME: Final = re.compile(r"\b[TA](_\w+)?\b")
 
 
 def in_names(text: str) -> str:
-    """Return a text of a program with tables and views of its own."""
+    """Return a program's text with new names for its tables and views."""
     prefix = f"e{uuid.uuid4().hex[:8]}_"
     return _NAME.sub(lambda found: prefix + found[0], text)
 
 
-Told = list[str]
-"""What came of each statement: ``ok``, or the error's name."""
+Outcomes = list[str]
+"""The outcome of each statement: ``ok``, or the error's name."""
 
 
-def by_haclient(rig: Rig, statements: Sequence[str]) -> Told:
+def by_haclient(rig: Rig, statements: Sequence[str]) -> Outcomes:
     """Run statements in one session."""
-    told = []
+    outcomes = []
     with rig.cursor() as cursor:
         for sql in statements:
             try:
                 cursor.execute(sql)
-                told.append("ok")
+                outcomes.append("ok")
             except haclient.Error as error:
-                told.append(str(error.error_class))
-    return told
+                outcomes.append(str(error.error_class))
+    return outcomes
 
 
-def by_http(rig: Rig, statements: Sequence[str]) -> Told:
+def by_http(rig: Rig, statements: Sequence[str]) -> Outcomes:
     """Run statements in one session."""
     session = uuid.uuid4().hex
     assert rig.send("a", "PUT", f"/api/ha/sessions/{session}", {})[0] == 200
-    told = []
+    outcomes = []
     for sql in statements:
         sent = {"statement": sql, "session_id": session}
         code, said = rig.post("a", "/api/2.0/sql/statements", sent)
         error = said["status"].get("error") if code == 200 else said
-        told.append(error["error_class"] if error else "ok")
-    return told
+        outcomes.append(error["error_class"] if error else "ok")
+    return outcomes
 
 
-def by_pyspark(target: str, lines: Sequence[str], shows: str = "") -> tuple[Told, list[Any]]:
+def by_pyspark(target: str, lines: Sequence[str], shows: str = "") -> tuple[Outcomes, list[Any]]:
     """Run lines of Python; ``shows``: a query, whose rows are returned as well."""
-    program, told = Program(target), []
+    program, outcomes = Program(target), []
     try:
         for line in lines:
             try:
                 program.run(line)
-                told.append("ok")
+                outcomes.append("ok")
             except FailedError as error:
-                told.append(error.said[0] if error.said else error.kind)
+                outcomes.append(error.said[0] if error.said else error.kind)
         rows = f"sorted([*map(str, row)] for row in spark.sql({shows!r}).collect())"
-        return told, program.run(rows) if shows else []
+        return outcomes, program.run(rows) if shows else []
     finally:
         program.end()
 
@@ -179,16 +179,16 @@ def in_python(statements: Sequence[str]) -> list[str]:
     return [f"spark.sql({sql!r}).collect()" for sql in statements]
 
 
-def on_plain_spark(rig: Rig, lines: Sequence[str], shows: str) -> tuple[Told, list[Any]]:
+def on_plain_spark(rig: Rig, lines: Sequence[str], shows: str) -> tuple[Outcomes, list[Any]]:
     """Run lines on the Spark of a cluster, without HAProc, in a schema of their own."""
     spark = rig.sparks.sparks["a"]
     schema = f"plain_{uuid.uuid4().hex[:8]}"
     begin = in_python([f"CREATE SCHEMA {schema}", f"USE {schema}"])
     try:
-        told, rows = by_pyspark(
+        outcomes, rows = by_pyspark(
             f"sc://localhost:{spark.port}/;token={spark.token}", [*begin, *lines], shows
         )
-        return told[2:], rows
+        return outcomes[2:], rows
     finally:
         by_pyspark(
             f"sc://localhost:{spark.port}/;token={spark.token}",
@@ -203,21 +203,21 @@ def shown(rig: Rig, query: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_program_comes_out_as_on_plain_spark(rig: Rig, name: str) -> None:
+def test_program_in_sql_has_the_result_of_plain_spark(rig: Rig, name: str) -> None:
     *statements, query = PROGRAMS[name]
     expected = on_plain_spark(rig, in_python(statements), query)
     door = f"sc://{rig.door('b')}"
     for way in (by_haclient, by_http, None):
         *own, last = in_names("\n".join((*statements, query))).split("\n")
-        told = by_pyspark(door, in_python(own))[0] if way is None else way(rig, own)
-        assert (told, shown(rig, last)) == expected, way
+        outcomes = by_pyspark(door, in_python(own))[0] if way is None else way(rig, own)
+        assert (outcomes, shown(rig, last)) == expected, way
 
 
-def test_program_of_dataframes_comes_out_as_on_plain_spark(rig: Rig) -> None:
+def test_program_with_dataframes_has_the_result_of_plain_spark(rig: Rig) -> None:
     query = "SELECT * FROM T"
     plain = [each.replace(_PARAMETERS, "9, 'y'\")") for each in FRAMES]
     expected = on_plain_spark(rig, plain, query)
     assert set(expected[0]) == {"ok"}
     *lines, last = in_names("\n".join((*FRAMES, query))).split("\n")
-    told, _ = by_pyspark(f"sc://{rig.door('a')}", lines)
-    assert (told, shown(rig, last)) == expected
+    outcomes, _ = by_pyspark(f"sc://{rig.door('a')}", lines)
+    assert (outcomes, shown(rig, last)) == expected

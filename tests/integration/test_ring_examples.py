@@ -1,4 +1,4 @@
-"""The programs in examples/, as jobs on a real ring."""
+"""Tests of the programs in examples/, as jobs on a real ring."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def program(name: str) -> str:
     return (EXAMPLES / name).read_text()
 
 
-def test_flight_statistics_leaves_equal_tables_on_every_cluster(rig: Rig) -> None:
+def test_flight_statistics_job_leaves_equal_tables_on_all_clusters(rig: Rig) -> None:
     job = submit(rig, "b", program("flight_statistics.py"), "1", "flights")["id"]
     assert ended(rig, "b", job)["state"] == "success", log(rig, "b", job)
     january = "count(*), count(DISTINCT day), count(DISTINCT origin), bit_xor(xxhash64(*))"
@@ -30,7 +30,9 @@ def test_flight_statistics_leaves_equal_tables_on_every_cluster(rig: Rig) -> Non
 
 
 @pytest.mark.fault
-def test_micro_batches_whose_haproc_is_killed_go_on_and_load_each_row_once(rig: Rig) -> None:
+def test_micro_batches_job_whose_haproc_is_killed_continues_and_loads_each_row_once(
+    rig: Rig,
+) -> None:
     arguments = (str(BATCHES), "loaded")
     restarts = {"haproc.restart": 3}
     job = submit(rig, "c", program("micro_batches.py"), *arguments, conf=restarts)["id"]

@@ -1,4 +1,4 @@
-"""Spark's own JDBC driver on a real ring: statements, what tools ask about tables, a failover."""
+"""Tests of Spark's own JDBC driver on a real ring: statements, metadata, a failover."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def beeline(rig: Rig) -> Iterator[Beeline]:
     made.close()
 
 
-def test_statements_and_what_tools_ask_about_tables(rig: Rig, beeline: Beeline) -> None:
+def test_statements_and_table_metadata_work_with_the_jdbc_driver(
+    rig: Rig, beeline: Beeline
+) -> None:
     beeline.say("DROP SCHEMA IF EXISTS jdbc CASCADE;", "CREATE SCHEMA jdbc;", "USE jdbc;")
     beeline.say("CREATE TABLE orders (id INT COMMENT 'its id', amount DECIMAL(10,2)) USING delta;")
     beeline.say("CREATE VIEW large AS SELECT id FROM orders;")
@@ -37,15 +39,15 @@ def test_statements_and_what_tools_ask_about_tables(rig: Rig, beeline: Beeline) 
     assert ["orders", "id", "4", "INT"] in [each[2:6] for each in columns]
     assert any("its id" in each for each in columns)
 
-    said = "\n".join(beeline.say("SELECT * FROM nowhere;"))
-    assert "TABLE_OR_VIEW_NOT_FOUND" in said
-    said = "\n".join(beeline.say("SET spark.sql.caseSensitive = true;"))
-    assert "HAPROC_RESERVED_SETTING" in said
-    assert "Cannot find main error class" not in said
+    output = "\n".join(beeline.say("SELECT * FROM nowhere;"))
+    assert "TABLE_OR_VIEW_NOT_FOUND" in output
+    output = "\n".join(beeline.say("SET spark.sql.caseSensitive = true;"))
+    assert "HAPROC_RESERVED_SETTING" in output
+    assert "Cannot find main error class" not in output
 
 
-def test_connection_goes_on_when_its_haproc_comes_back(rig: Rig, beeline: Beeline) -> None:
-    """The driver asks one address again and again; another HAProc takes a new connection."""
+def test_connection_continues_when_its_haproc_is_back(rig: Rig, beeline: Beeline) -> None:
+    """The driver retries one address; a new connection may use another HAProc."""
     table = rig.table()
     beeline.say("SET spark.sql.shuffle.partitions=3;", f"INSERT INTO {table} VALUES (1, 'x');")
     rig.ring.kill("a", "haproc")

@@ -1,4 +1,4 @@
-"""Jobs on a real ring: they run, are watched and ended at any HAProc, and survive theirs."""
+"""Tests of jobs on a real ring: any HAProc shows and ends them, and they survive their HAProc."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ for batch in range(done + 1, 6):
 """
 )
 ENDED_S = 240.0
-"""A busy machine, and Sparks that are cold, are no finding."""
+"""A bound for a busy machine and for Sparks that are not warm."""
 
 
 def submit(rig: Rig, door: str, code: str, *args: str, **more: Any) -> dict[str, Any]:
@@ -55,13 +55,13 @@ def log(rig: Rig, name: str, job: int) -> list[str]:
 
 
 def ended(rig: Rig, name: str, job: int) -> dict[str, Any]:
-    """Wait for the job's end, asking this HAProc."""
+    """Wait for the job's end, with requests to this HAProc."""
     states = ("success", "dead", "killed", "error")
     rig.wait(lambda: shown(rig, name, job)["state"] in states, ENDED_S)
     return shown(rig, name, job)
 
 
-def test_job_runs_to_success_and_any_haproc_answers_for_it(rig: Rig) -> None:
+def test_job_succeeds_and_all_haprocs_show_it(rig: Rig) -> None:
     table = rig.table()
     request_id = str(uuid.uuid4())
     began = time.monotonic()
@@ -90,7 +90,7 @@ def test_job_that_fails_is_dead_with_its_exit_code_and_its_traceback(rig: Rig) -
 
 
 @pytest.mark.thorough
-def test_job_that_is_killed_elsewhere_ends_and_writes_nothing_more(rig: Rig) -> None:
+def test_job_killed_at_another_haproc_ends_and_writes_nothing_more(rig: Rig) -> None:
     table = rig.table()
     job = submit(rig, "a", LOADER.replace("range(done + 1, 6)", "range(10**6)"), table)["id"]
     rig.wait(lambda: any("wrote 1" in line for line in log(rig, "b", job)), ENDED_S)
@@ -104,7 +104,7 @@ def test_job_that_is_killed_elsewhere_ends_and_writes_nothing_more(rig: Rig) -> 
 
 @pytest.mark.thorough
 @pytest.mark.fault
-def test_job_whose_haproc_is_killed_goes_on_at_one_other_and_writes_each_row_once(
+def test_job_whose_haproc_is_killed_continues_at_another_and_writes_each_row_once(
     rig: Rig,
 ) -> None:
     table = rig.table()

@@ -1,4 +1,4 @@
-"""A real ring whose log is lost and founded anew, and then moves to a Kafka."""
+"""Tests of a real ring whose log is lost and founded again, and then moved to Kafka."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALL = "SELECT id FROM orders ORDER BY id"
 
 @pytest.fixture(scope="module")
 def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRing]:
-    """Two clusters; the tests follow one another."""
+    """Two clusters; each test continues where the previous one ended."""
     made = LocalRing.open_or_create(
         tmp_path_factory.mktemp("ledger"),
         clusters=2,
@@ -64,7 +64,7 @@ def start(ring: LocalRing) -> None:
 
 
 def check(ring: LocalRing, *numbers: int) -> None:
-    """Every cluster holds exactly these rows."""
+    """Check that all clusters hold exactly these rows."""
     with haclient.connect(ring.urls) as client:
         found = client.execute(ALL, consistency="linearizable").fetchall()
     assert [row[0] for row in found] == list(numbers)
@@ -72,7 +72,7 @@ def check(ring: LocalRing, *numbers: int) -> None:
     assert differences(asyncio.run(contents(ring.config))) == []
 
 
-def test_lost_log_is_founded_anew_on_the_most_advanced_cluster(
+def test_ring_whose_log_is_lost_is_founded_on_the_most_advanced_cluster(
     ring: LocalRing, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ["--folder", str(ring.folder)]
@@ -92,14 +92,14 @@ def test_lost_log_is_founded_anew_on_the_most_advanced_cluster(
         file.unlink()
 
     assert main(["ring", "found", "--on", "b", "--dry-run", *where]) == 1
-    told = capsys.readouterr()
-    assert "Most advanced: a" in told.out
-    assert "Lost, because b has not applied them:" in told.out
-    assert "a is more advanced than b" in told.err
+    captured = capsys.readouterr()
+    assert "Most advanced: a" in captured.out
+    assert "Lost, because b has not applied them:" in captured.out
+    assert "a is more advanced than b" in captured.err
     assert not (ring.folder / "log.db").exists()
     assert main(["ring", "found", "--on", "a", "--yes", *where]) == 0
-    told = capsys.readouterr()
-    assert "Lost, because" not in told.out
+    captured = capsys.readouterr()
+    assert "Lost, because" not in captured.out
     start(ring)
     with haclient.connect(ring.urls) as client:
         insert(client, 3)
@@ -108,7 +108,7 @@ def test_lost_log_is_founded_anew_on_the_most_advanced_cluster(
     check(ring, 1, 2, 3)
 
 
-def test_ring_moves_from_sqlite_to_kafka(
+def test_ring_is_moved_from_sqlite_to_kafka(
     ring: LocalRing, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where, file = ["--folder", str(ring.folder)], str(tmp_path / "ring.dmq")

@@ -1,4 +1,4 @@
-"""Whom a real ring's HAProcs hear: killed, started anew, frozen and thawed."""
+"""Tests of a real ring's heartbeats: HAProcs are killed, started again, frozen and thawed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.rig import Rig
 pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite")]
 
 NOTICED_S = 20.0
-"""A bound for a busy machine, not the aim: `bench.bench_membership` measures that."""
+"""A bound for a busy machine. `bench.bench_membership` measures the aim."""
 
 
 def seen(rig: Rig, name: str) -> list[dict[str, Any]]:
-    """Return one cluster as the two others see it."""
+    """Return one cluster as the two other HAProcs see it."""
     return [rig.seen(by, name) for by in "abc" if by != name]
 
 
 def wait_all(rig: Rig, name: str, **values: Any) -> None:
-    """Wait until both others see these values."""
+    """Wait until both other HAProcs see these values."""
     rig.wait(
         lambda: all(view.get(k) == v for view in seen(rig, name) for k, v in values.items()),
         NOTICED_S,
@@ -29,7 +29,7 @@ def wait_all(rig: Rig, name: str, **values: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_haproc_killed_is_down_for_the_others_and_returns_as_another_incarnation(rig: Rig) -> None:
+def test_killed_haproc_is_dead_for_its_peers_and_returns_as_another_incarnation(rig: Rig) -> None:
     table = rig.table()
     rig.settled()
     wait_all(rig, "b", alive=True, direct=True, state="READY", in_sync=True, lag=0)
@@ -49,7 +49,7 @@ def test_haproc_killed_is_down_for_the_others_and_returns_as_another_incarnation
 
 
 @pytest.mark.thorough
-def test_haproc_frozen_is_down_until_it_is_thawed(rig: Rig) -> None:
+def test_frozen_haproc_is_dead_for_its_peers_until_it_is_thawed(rig: Rig) -> None:
     wait_all(rig, "c", alive=True, state="READY")
     incarnation = rig.seen("a", "c")["incarnation"]
     rig.ring.signal("c", "haproc", signal.SIGSTOP)
@@ -64,7 +64,7 @@ def test_haproc_frozen_is_down_until_it_is_thawed(rig: Rig) -> None:
 
 
 @pytest.mark.thorough
-def test_lag_reports_follow_the_log(rig: Rig) -> None:
+def test_peers_report_a_lag_of_zero_after_writes(rig: Rig) -> None:
     table = rig.table()
     for n in range(5):
         rig.run(f"INSERT INTO {table} VALUES ({n}, 'x')")

@@ -1,10 +1,9 @@
-"""Names that are functions and columns mean on a ring what they mean on Spark alone.
+"""Test that names of functions and columns have the same meaning on a ring and on Spark alone.
 
-Random statements (`named_statements`) run through a HAProc's door, and the same on the Spark of one
-cluster itself. Each has to fail with the same condition or to leave the same rows. What moves (the
-moment, chance) is told by its shape: no row of the statements' own looks like it.
-
-`NAMED_LIVES=n` runs so many tables in place of a few.
+Random statements (`named_statements`) run through a HAProc's door, and also on the Spark of one
+cluster. Each has to fail with the same condition or to leave the same rows. Values that change (the
+time, random values) are recognised by their form: no row of the statements has such a form.
+`NAMED_LIVES=n` runs n tables instead of a few.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ _SHAPES: Final = (
     (re.compile(r"\b0\.\d{3,}(e-\d+)?"), "CHANCE"),
 )
 _MOVING: Final = re.compile(r"\b(rand|uuid|current_\w+|localtimestamp|now|user|session_user)\(")
-"""What a refused statement depends on, in Spark's own words for its analyzed plan."""
+"""The changing values that a refused statement reads, as Spark's analyzed plan names them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
-    """What came of a line: the rows of a look, the condition of an error, or neither."""
+class LineResult:
+    """The result of a line: the rows of a query, the condition of an error, or neither."""
 
     rows: tuple[str, ...] = ()
     error: str = ""
@@ -65,24 +64,26 @@ class Side:
         self.schemas: list[str] = []
 
     def begin(self) -> None:
-        """Go into a new schema."""
+        """Create a new schema and use it."""
         self.schemas.append(f"{self._name}_{len(self.schemas)}")
         self._client.run(f"spark.sql('CREATE SCHEMA {self.schemas[-1]}')")
         self._client.run(f"spark.catalog.setCurrentDatabase('{self.schemas[-1]}')")
 
     def drop(self) -> None:
-        """Leave nothing."""
+        """Drop all schemas."""
         self._client.run("spark.catalog.setCurrentDatabase('default')")
         for schema in self.schemas:
             self._client.run(f"spark.sql('DROP SCHEMA {schema} CASCADE')")
 
-    def run(self, line: Line) -> Came:
-        """Run a line and return what came of it, with a word for each value that moves."""
+    def run(self, line: Line) -> LineResult:
+        """Run a line and return its result, with a word in place of each changing value."""
         try:
             found = self._client.run(line.text)
         except FailedError as error:
-            return Came(error=str(error.said[0] if error.said else error))
-        return Came(rows=tuple(sorted(map(self._shape, found)))) if line.looks else Came()
+            return LineResult(error=str(error.said[0] if error.said else error))
+        return (
+            LineResult(rows=tuple(sorted(map(self._shape, found)))) if line.looks else LineResult()
+        )
 
     def _shape(self, row: str) -> str:
         row = row.replace(self.schemas[-1], "SCHEMA")
@@ -93,10 +94,11 @@ class Side:
         return row
 
 
-def follow(alone: Side, lines: Sequence[Line], ring: Sequence[Came]) -> list[str]:
-    """Run on Spark alone what the ring has run; return where they differ.
+def follow(alone: Side, lines: Sequence[Line], ring: Sequence[LineResult]) -> list[str]:
+    """Run on Spark alone what the ring has run; return the differences.
 
-    What the ring refused is not run: it is right to, if Spark says that it moves.
+    A line that the ring refused is not run. The refusal is right if Spark's plan has a changing
+    value.
     """
     differing = []
     for line, came in zip(lines, ring, strict=True):
@@ -114,7 +116,7 @@ def follow(alone: Side, lines: Sequence[Line], ring: Sequence[Came]) -> list[str
 
 @dataclass
 class Tally:
-    """What became of the statements, and where names stood in those that both ran."""
+    """The counts of results, and of the positions of names in lines that both ran."""
 
     differing: list[str]
     came: Counter[str]
@@ -122,20 +124,22 @@ class Tally:
 
 
 def compare(ring: Side, alone: Side, seeds: Iterable[int], steps: int = STEPS) -> Tally:
-    """Live lives on the ring and on Spark alone, each in a schema of its own."""
+    """Run lives on the ring and on Spark alone, each in a schema of its own."""
     tally = Tally([], Counter(), Counter())
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1) as executor:
         waiting: list[tuple[int, Any]] = []
         for seed in seeds:
             lines = life(seed, steps).lines
             ring.begin()
             came = [ring.run(line) for line in lines]
 
-            def after(lines: Sequence[Line] = lines, came: Sequence[Came] = came) -> list[str]:
+            def after(
+                lines: Sequence[Line] = lines, came: Sequence[LineResult] = came
+            ) -> list[str]:
                 alone.begin()
                 return follow(alone, lines, came)
 
-            waiting.append((seed, beside.submit(after)))
+            waiting.append((seed, executor.submit(after)))
             print(f"life {seed}: {len(lines)} lines", flush=True)
             for line, each in zip(lines, came, strict=True):
                 if not line.looks:
@@ -148,7 +152,7 @@ def compare(ring: Side, alone: Side, seeds: Iterable[int], steps: int = STEPS) -
     return tally
 
 
-def test_names_of_functions_and_columns_mean_what_they_mean_on_spark_alone(rig: Rig) -> None:
+def test_names_of_functions_and_columns_have_the_meaning_of_spark_alone(rig: Rig) -> None:
     # One cluster's Spark, without its HAProc.
     server = rig.sparks.sparks[rig.ring.names[-1]]
     address = f"sc://localhost:{server.port}/;token={server.token}"

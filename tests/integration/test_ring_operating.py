@@ -1,4 +1,4 @@
-"""What operators type: start, stop, status, ring, config check, classify; and how it ends."""
+"""Tests of operators' commands: start, stop, status, ring, config check, classify; exit codes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Any:
 
 @pytest.mark.thorough
 @pytest.mark.spark
-def test_scripts_start_stop_and_show_a_haproc_and_repeating_them_is_harmless(rig: Rig) -> None:
+def test_scripts_start_stop_and_show_a_haproc_and_may_be_repeated(rig: Rig) -> None:
     file = str(rig.ring.file)
     one = ("--config", file, "--cluster", "c")
     pid = rig.ring.pids("c")["haproc"]
@@ -74,7 +74,7 @@ def test_scripts_start_stop_and_show_a_haproc_and_repeating_them_is_harmless(rig
     assert rig.run("SELECT 1", order="c") == [(1,)]
 
 
-def test_wrong_configuration_is_refused_by_every_command_with_the_keys_path(
+def test_wrong_configuration_is_refused_by_each_command_with_the_path_of_its_keys(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "ring.yaml"
@@ -89,8 +89,8 @@ def test_wrong_configuration_is_refused_by_every_command_with_the_keys_path(
         ("config", "check", path),
     ):
         assert main(words) == 2, words
-        said = capsys.readouterr().err
-        assert "limitz" in said and "clusters[0].listen" in said, words
+        error_text = capsys.readouterr().err
+        assert "limitz" in error_text and "clusters[0].listen" in error_text, words
     assert main(["config", "check", path, "--json"]) == 2
     assert printed(capsys)["ok"] is False
     assert main(["start", "--config", str(tmp_path / "absent.yaml"), "--cluster", "a"]) == 2
@@ -99,7 +99,7 @@ def test_wrong_configuration_is_refused_by_every_command_with_the_keys_path(
     assert caught.value.code == 2
 
 
-def test_correct_configuration_is_checked_without_starting_anything(
+def test_correct_configuration_is_checked_without_starting_a_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ring = LocalRing.open_or_create(tmp_path, clusters=2)
@@ -125,21 +125,21 @@ def test_correct_configuration_is_checked_without_starting_anything(
 
 
 @pytest.mark.spark
-def test_haproc_that_cannot_listen_says_so_and_leaves_the_running_one_alone(
+def test_haproc_that_cannot_listen_reports_it_and_the_running_one_is_untouched(
     rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same cluster's HAProc a second time, as if from another folder."""
     copy = _variant(rig, tmp_path, state_dir=str(tmp_path / "state"))
     assert main(["start", "--config", str(copy), "--cluster", "a"]) == 3
-    said = capsys.readouterr().err
-    assert f"already listens on {rig.ring.config.cluster('a').peer}" in said
+    error_text = capsys.readouterr().err
+    assert f"already listens on {rig.ring.config.cluster('a').peer}" in error_text
     assert rig.run("SELECT 1", order="a") == [(1,)]
     assert rig.status("a")["state"] == "READY"
 
 
 @pytest.mark.thorough
 @pytest.mark.spark
-def test_haproc_told_to_stop_answers_the_write_under_way_before_it_ends(rig: Rig) -> None:
+def test_haproc_that_is_stopped_answers_its_running_write_before_it_ends(rig: Rig) -> None:
     table = rig.table("id BIGINT")
     # Few rows: with many, the Sparks of a busy machine answer no probe, and the cluster is DOWN.
     statement = f"INSERT INTO {table} SELECT id FROM range(1000)"
@@ -168,7 +168,7 @@ def test_haproc_told_to_stop_answers_the_write_under_way_before_it_ends(rig: Rig
 
 @pytest.mark.thorough
 @pytest.mark.spark
-def test_haproc_told_to_exit_when_its_cluster_is_down_ends_with_code_4(
+def test_haproc_set_to_exit_when_its_cluster_is_down_ends_with_code_4(
     rig: Rig, tmp_path: Path
 ) -> None:
     """A ring of its own over one of the ring's Sparks; it writes nothing there."""
@@ -254,7 +254,7 @@ def test_ring_commands_kill_restart_and_show_a_cluster(
 # -- classify --------------------------------------------------------------------------------
 
 
-def test_classify_shows_a_statement_or_a_file_of_them(
+def test_classify_shows_a_statement_or_a_file_of_statements(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["classify", "INSERT INTO t VALUES (1)", "--json"]) == 0

@@ -1,4 +1,4 @@
-"""The pipeline's programs on a real ring, run as whoever runs them does."""
+"""Tests of the pipeline's programs on a real ring, started as users start them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ PROGRAM_S = 120.0
 
 @pytest.fixture(scope="module")
 def archiving(started_ring: Rig) -> Iterator[None]:
-    """The ring has an archive's user meanwhile, and its jobs may read this project."""
+    """Until the end, the ring has an archive's user and its jobs may read this project."""
     ring = started_ring.ring
     before = ring.file.read_text()
 
-    def start_anew(text: str) -> None:
+    def restart_all(text: str) -> None:
         async def restart() -> None:
             await asyncio.gather(*(ring.stop_haproc(name) for name in "abc"))
             ring.file.write_text(text)
@@ -52,11 +52,11 @@ def archiving(started_ring: Rig) -> Iterator[None]:
     configured = yaml.safe_load(before)
     configured["archive"] = {"user": "anonymous"}
     configured["jobs"] = {**configured["jobs"], "readable": [str(ROOT)]}
-    start_anew(yaml.safe_dump(configured, sort_keys=False))
+    restart_all(yaml.safe_dump(configured, sort_keys=False))
     try:
         yield
     finally:
-        start_anew(before)
+        restart_all(before)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_archive_that_is_killed_and_run_again_has_each_operation_once(archived: 
 
 
 def late(rig: Rig) -> None:
-    """Put an operation of an hour long past behind all that is archived."""
+    """Append an operation of an hour long ago behind all archived operations."""
     rig.run(
         f"INSERT INTO {OPERATIONS} (offset, time, day, user, writes, outcomes) SELECT "
         f"max(offset) + 1, {PAST} + INTERVAL 5 MINUTES, DATE '2001-02-03', 'late', array(), "
@@ -130,7 +130,7 @@ def late(rig: Rig) -> None:
     )
 
 
-def test_usage_counts_each_statement_once_late_ones_too_however_often_it_runs(
+def test_usage_counts_each_statement_once_in_repeated_runs_and_includes_late_ones(
     archived: Rig,
 ) -> None:
     rig = archived
@@ -175,13 +175,13 @@ def test_usage_counts_each_statement_once_late_ones_too_however_often_it_runs(
 
 
 def measured(rig: Rig, name: str, series: str) -> float:
-    """Return what a HAProc's metrics say."""
+    """Return the value of one series in a HAProc's metrics."""
     with urllib.request.urlopen(f"{rig.ring.config.peer_url(name)}/metrics") as answer:
         (line,) = [line for line in answer.read().decode().splitlines() if line.startswith(series)]
     return float(line.rpartition(" ")[2])
 
 
-def test_verification_as_a_job_keeps_what_it_found_and_is_measured(archived: Rig) -> None:
+def test_verification_as_a_job_stores_its_findings_and_is_in_the_metrics(archived: Rig) -> None:
     rig = archived
     table = rig.table()
     rig.run(f"INSERT INTO {table} VALUES (1, 'x')")

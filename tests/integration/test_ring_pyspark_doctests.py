@@ -1,4 +1,4 @@
-"""PySpark's own examples come out through the ring as they do on Spark (docs: tests/doctests)."""
+"""Tests that PySpark's own examples give the same through a ring (see tests/doctests)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ pytestmark = [pytest.mark.logs("sqlite"), pytest.mark.thorough]
 
 
 @pytest.mark.parametrize("module", QUICK)
-def test_examples_of_pyspark_come_out_as_on_spark(rig: Rig, tmp_path: Path, module: str) -> None:
+def test_examples_of_pyspark_give_the_output_of_plain_spark(
+    rig: Rig, tmp_path: Path, module: str
+) -> None:
     ran = run(module, f"sc://{rig.door('a')}", tmp_path)
     surprising = {name: n for name, n in ran.failed.items() if n > allowed(name)}
     assert not surprising, ran.output

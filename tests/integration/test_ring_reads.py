@@ -1,4 +1,4 @@
-"""Read levels on a real ring: what a reader elsewhere sees right after an acknowledged write."""
+"""Tests of read levels on a real ring: reads at other clusters after an acknowledged write."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite")]
 
 
 def count(connection: haclient.Connection, table: str, **options: Any) -> tuple[int, str]:
-    """Return how many rows there are, and who says so."""
+    """Return the number of rows, and the cluster that answered."""
     cursor = connection.execute(f"SELECT count(*) FROM {table}", **options)
     return cursor.fetchall()[0][0], str(cursor.ha["cluster"])
 
 
 @pytest.mark.thorough
-def test_reader_elsewhere_sees_every_acknowledged_write(rig: Rig) -> None:
+def test_reader_at_another_cluster_sees_all_acknowledged_writes(rig: Rig) -> None:
     table = rig.table()
     with rig.connect("a") as writer, rig.connect("b", consistency="linearizable") as reader:
         for number in range(1, 4):
@@ -43,9 +43,9 @@ def test_reader_on_a_lagging_cluster_is_sent_to_a_fresher_one(rig: Rig) -> None:
             writer.execute(f"INSERT INTO {table} VALUES (1, 'x')")
             end = rig.status("a")["log_end"]
             rig.wait(lambda: rig.seen("c", "a")["cursor"] >= end, 20)
-            asked = {"consistency": "bounded", "acceptable_offset_lag": 0}
-            assert count(reader, table, **asked)[0] == 1
-            assert count(reader, table, **asked)[1] in "ab"
+            level = {"consistency": "bounded", "acceptable_offset_lag": 0}
+            assert count(reader, table, **level)[0] == 1
+            assert count(reader, table, **level)[1] in "ab"
         finally:
             rig.ring.signal("c", "spark", signal.SIGCONT)
     rig.settled()
@@ -54,7 +54,7 @@ def test_reader_on_a_lagging_cluster_is_sent_to_a_fresher_one(rig: Rig) -> None:
 
 
 class Watcher:
-    """A client that asks for the number of rows, linearizable and kept, while others write."""
+    """A client that reads the number of rows, linearizable and cached, while others write."""
 
     def __init__(self, rig: Rig, cluster: str, table: str) -> None:
         self.acknowledged = self.sent = self.hits = 0
@@ -83,18 +83,18 @@ class Watcher:
 
 
 @pytest.mark.thorough
-def test_kept_answer_is_never_older_than_what_was_acknowledged(rig: Rig) -> None:
+def test_cached_answer_is_never_older_than_acknowledged_writes(rig: Rig) -> None:
     table = rig.table()
     counted = f"SELECT count(*) FROM {table}"
-    with rig.connect("a") as writer, Watcher(rig, "b", table) as elsewhere:
+    with rig.connect("a") as writer, Watcher(rig, "b", table) as watcher:
         for number in range(1, 3):
-            elsewhere.sent = number
+            watcher.sent = number
             writer.execute(f"INSERT INTO {table} VALUES ({number}, 'x')")
-            elsewhere.acknowledged = number
+            watcher.acknowledged = number
             for again in (False, True):
                 cursor = writer.execute(counted, cache=True)
                 assert cursor.fetchall() == [(number,)]
                 assert cursor.ha["cache"]["hit"] is again, cursor.ha
-            elsewhere.hits = 0
-            rig.wait(lambda: elsewhere.hits > 1, 20)
-        assert elsewhere.wrong == []
+            watcher.hits = 0
+            rig.wait(lambda: watcher.hits > 1, 20)
+        assert watcher.wrong == []

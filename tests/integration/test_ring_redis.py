@@ -1,4 +1,4 @@
-"""A real ring whose heartbeats go through a real Redis, which is killed while clients write."""
+"""Test of a real ring with heartbeats through Redis, which is killed while clients write."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.rig import Rig, Writer
 pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite")]
 
 NOTICED_S = 20.0
-"""A bound for a busy machine, not the aim."""
+"""A bound for a busy machine; the aim is shorter."""
 
 
 @pytest.fixture
 def redis(rig: Rig, tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis that the ring uses for as long as the test runs."""
+    """A Redis that the ring uses until the end of the test."""
     server = RedisServer(tmp_path)
     file = rig.ring.file
     before = file.read_text()
@@ -27,14 +27,14 @@ def redis(rig: Rig, tmp_path: Path) -> Iterator[RedisServer]:
         server.start()
         file.write_text(f"{before}state: redis\nredis: {{url: redis://127.0.0.1:{server.port}}}\n")
         try:
-            start_anew(rig)
+            restart_all(rig)
             yield server
         finally:
             file.write_text(before)
-            start_anew(rig)
+            restart_all(rig)
 
 
-def start_anew(rig: Rig) -> None:
+def restart_all(rig: Rig) -> None:
     """Start all HAProcs again, so that they read their configuration."""
 
     async def stop() -> None:
@@ -45,7 +45,7 @@ def start_anew(rig: Rig) -> None:
 
 
 def carried_by(rig: Rig, way: str) -> bool:
-    """Whether everybody hears everybody, and this carries it."""
+    """Return whether all HAProcs receive each other's heartbeats by this transport."""
     statuses = [rig.status(name) for name in rig.ring.names]
     return all(
         status["transport"]["in_use"] == way
@@ -56,9 +56,7 @@ def carried_by(rig: Rig, way: str) -> bool:
 
 
 @pytest.mark.thorough
-def test_redis_killed_while_clients_write_is_noticed_by_nobody(
-    rig: Rig, redis: RedisServer
-) -> None:
+def test_redis_killed_while_clients_write_changes_no_state(rig: Rig, redis: RedisServer) -> None:
     table = rig.table()
     rig.wait(lambda: carried_by(rig, "redis"), NOTICED_S)
     before = {name: rig.status(name)["since"] for name in rig.ring.names}

@@ -1,4 +1,4 @@
-"""A real ring whose memory of request ids is short: late retries are refused, not applied."""
+"""Test of a real ring with a short idempotency window: late retries are refused, not applied."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ WINDOW = 24
 
 
 @pytest.fixture
-def forgetful(rig: Rig) -> Iterator[Rig]:
-    """The ring with a window of a few offsets, for one test."""
+def ring_with_short_window(rig: Rig) -> Iterator[Rig]:
+    """The ring with an idempotency window of a few offsets, for one test."""
     kept = rig.ring.file.read_text()
     changed = yaml.safe_load(kept)
     shorter = ("window_records", "look_ahead_records_max", "batch_operations_max")
@@ -41,10 +41,10 @@ def restarted(rig: Rig, text: str) -> None:
 
 
 @pytest.mark.thorough
-def test_retry_beyond_the_window_is_refused_on_every_haproc_and_after_a_restart(
-    forgetful: Rig,
+def test_retry_beyond_the_window_is_refused_on_all_haprocs_and_after_a_restart(
+    ring_with_short_window: Rig,
 ) -> None:
-    rig = forgetful
+    rig = ring_with_short_window
     table = rig.table()
     began, request_id = time.monotonic(), uuid.uuid4().hex
     sql = f"INSERT INTO {table} VALUES (1, 'x')"

@@ -1,4 +1,4 @@
-"""Writes that take for ever are taken back through a real ring, by whoever may want that."""
+"""Tests of revoking endless writes of a real ring, by clients, operators and time budgets."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SLOW = (
     "SELECT CAST(id AS INT) AS id, CAST(id AS STRING) AS name "
     "FROM range(1000000000000) WHERE hash(id) = 7"
 )
-"""Hours of work on all cores, the same on every cluster."""
+"""Hours of work on all cores, with the same result on all clusters."""
 WITHIN_S = 60.0
-"""Chosen: a few seconds where the machine has nothing else to do."""
+"""Chosen; it takes a few seconds on an idle machine."""
 
 
 class Sent:
@@ -43,7 +43,7 @@ class Sent:
             self.error = error
 
     def ended(self) -> haclient.Error:
-        """Return the error with which it ended."""
+        """Return the error with which the statement ended."""
         self._thread.join(WITHIN_S)
         assert not self._thread.is_alive(), "it still runs"
         assert self.error is not None, "it was applied"
@@ -83,7 +83,7 @@ def table(rig: Rig) -> Iterator[str]:
 
 
 @pytest.mark.thorough
-def test_write_that_runs_everywhere_is_taken_back_by_its_sender_and_the_ring_goes_on(
+def test_write_running_on_all_clusters_is_revoked_by_its_sender_and_the_ring_continues(
     rig: Rig, table: str
 ) -> None:
     sent = Sent(rig, f"INSERT INTO {table} {SLOW}")
@@ -107,7 +107,7 @@ def test_write_that_runs_everywhere_is_taken_back_by_its_sender_and_the_ring_goe
 
 
 @pytest.mark.thorough
-def test_table_made_of_a_query_is_taken_back_by_an_operator_or_through_another_haproc(
+def test_create_table_as_is_revoked_by_an_operator_and_through_another_haproc(
     rig: Rig, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = f"made_{uuid.uuid4().hex[:8]}"
@@ -131,7 +131,7 @@ def test_table_made_of_a_query_is_taken_back_by_an_operator_or_through_another_h
 
 
 @pytest.mark.thorough
-def test_write_is_taken_back_on_wait_timeout_and_by_its_budget(rig: Rig, table: str) -> None:
+def test_write_is_revoked_on_wait_timeout_and_by_its_time_budget(rig: Rig, table: str) -> None:
     body = {"statement": f"INSERT INTO {table} {SLOW}", "wait_timeout": "10s"}
     status, answer = rig.post("a", "/api/2.0/sql/statements", {**body, "on_wait_timeout": "CANCEL"})
     assert (status, answer["status"]["state"]) == (200, "FAILED"), answer
@@ -144,7 +144,7 @@ def test_write_is_taken_back_on_wait_timeout_and_by_its_budget(rig: Rig, table: 
 
 
 @pytest.mark.thorough
-def test_rows_that_are_computed_are_taken_back(rig: Rig, table: str) -> None:
+def test_write_whose_rows_are_computed_is_revoked_by_its_sender(rig: Rig, table: str) -> None:
     sent = Sent(rig, f"INSERT INTO {table} {SLOW} AND rand() >= 0")
     time.sleep(10)
     assert sent.cursor.cancel() == "revoked"
@@ -154,7 +154,7 @@ def test_rows_that_are_computed_are_taken_back(rig: Rig, table: str) -> None:
 
 
 @pytest.mark.thorough
-def test_write_of_a_pyspark_program_is_taken_back_by_an_interrupt(rig: Rig, table: str) -> None:
+def test_write_of_a_pyspark_program_is_revoked_by_an_interrupt(rig: Rig, table: str) -> None:
     session = SparkSession.builder.remote(f"sc://{rig.door('a')}").create()
     errors: list[Exception] = []
 
@@ -176,7 +176,7 @@ def test_write_of_a_pyspark_program_is_taken_back_by_an_interrupt(rig: Rig, tabl
 
 @pytest.mark.fault
 @pytest.mark.thorough
-def test_haproc_killed_while_a_write_is_taken_back_comes_back_to_the_same(
+def test_haproc_killed_while_a_write_is_revoked_recovers_to_the_same_rows(
     rig: Rig, table: str
 ) -> None:
     rig.restart("c", "unable.after:1:kill")

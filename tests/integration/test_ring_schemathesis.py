@@ -1,7 +1,8 @@
-"""Schemathesis holds a real HAProc against its OpenAPI document, with a token of each role.
+"""Tests of a real HAProc against its OpenAPI document by Schemathesis, with a token of each role.
 
-It makes requests from the document, right and wrong ones. No answer may be an error of the server,
-have a status or a body that the document does not name, or let in a request without a token.
+It makes requests from the document, valid and invalid ones. No answer may be an error of the
+server,
+have a status or a body that the document does not name, or accept a request without a token.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite"), pytest.mark.thoroug
 DOCUMENT = Path(__file__).parents[2] / "haproc" / "doors" / "openapi.yaml"
 TOKENS = {role: f"a-token-of-a-{role.value}" for role in (Role.READER, Role.WRITER, Role.OPERATOR)}
 EXAMPLES = 40
-"""For each operation that has fields: half a minute for a door."""
+"""For each operation with fields; this takes half a minute for a door."""
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",
@@ -33,9 +34,9 @@ CHECKS = (
     "ignored_auth",
 )
 ENDLESS = "/ui/events"
-"""Its answer does not end."""
+"""The path whose answer never ends."""
 OUT_OF_SERVICE = ("drain", "leave", "rebuild", "repair", "restore", "join", "skip", "backup")
-"""Operators' commands after which the ring would not be there for the next request."""
+"""Operators' commands that would take the ring out of service for the next request."""
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +60,14 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRing]:
 
 
 def test_schemathesis_is_installed() -> None:
-    """For the first time that takes a minute, which no other test has left."""
+    """Installing takes a minute the first time, which is too much for another test."""
     assert (environment.folder(SCHEMATHESIS) / "st").exists()
 
 
 @pytest.mark.parametrize("role", TOKENS)
-def test_answers_are_as_the_document_says(ring: LocalRing, role: Role, tmp_path: Path) -> None:
+def test_answers_conform_to_the_openapi_document(
+    ring: LocalRing, role: Role, tmp_path: Path
+) -> None:
     operator = role is Role.OPERATOR
     url = ring.config.peer_url("a") if operator else ring.config.client_url("a")
     options = ["--url", url, "--header", f"Authorization:Bearer {TOKENS[role]}"]

@@ -1,4 +1,4 @@
-"""Sessions: what USE, SET and temporary views do, also after HAProc or Spark in use was killed."""
+"""Tests of sessions on a real ring: USE, SET and temporary views, also after kills."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_session_survives_the_kill_of_its_haproc(rig: Rig) -> None:
 
 
 @pytest.mark.thorough
-def test_own_setting_of_a_session_holds_on_every_cluster_and_after_a_failover(rig: Rig) -> None:
+def test_own_setting_of_a_session_holds_at_all_clusters_and_after_a_failover(rig: Rig) -> None:
     own = "spark.sql.legacy.castComplexTypesToString.enabled"
     query, plain = "CAST(array(1, NULL) AS STRING)", "[1,]"  # as Spark has it by itself
     table = rig.table("id INT, s STRING")
@@ -68,7 +68,7 @@ def test_own_setting_of_a_session_holds_on_every_cluster_and_after_a_failover(ri
 
 
 @pytest.mark.thorough
-def test_time_zone_of_the_session_is_the_one_of_replicated_literals_and_defaults(rig: Rig) -> None:
+def test_time_zone_of_the_session_is_used_for_literals_and_formatted_text(rig: Rig) -> None:
     table = rig.table("zone STRING, at TIMESTAMP, written STRING")
     with rig.cursor("bca") as cursor:
         for zone in ("UTC", "America/New_York"):
@@ -86,7 +86,7 @@ def test_time_zone_of_the_session_is_the_one_of_replicated_literals_and_defaults
 
 
 @pytest.mark.thorough
-def test_temporary_view_is_the_sessions_own_and_dropping_it_touches_nothing_else(rig: Rig) -> None:
+def test_temporary_view_belongs_to_its_session_and_its_drop_affects_no_other_view(rig: Rig) -> None:
     name = f"v_{uuid.uuid4().hex[:8]}"
     end = rig.log_end()
     with rig.cursor() as cursor, rig.cursor() as other:
@@ -120,41 +120,41 @@ def test_temporary_view_is_the_sessions_own_and_dropping_it_touches_nothing_else
         assert cursor.execute("SELECT current_timezone()").fetchall() == [("UTC",)]
 
 
-def test_session_over_plain_http_must_be_opened_and_is_gone_when_closed(rig: Rig) -> None:
+def test_session_over_plain_http_must_be_opened_and_is_unknown_after_its_close(rig: Rig) -> None:
     session = uuid.uuid4().hex
     path = "/api/2.0/sql/statements"
     statement = {"statement": "USE default"}
-    code, said = rig.post("c", path, statement)
-    assert (code, said["error_class"]) == (400, "HAPROC_SESSION_REQUIRED")
-    code, said = rig.post("c", path, statement | {"session_id": session})
-    assert (code, said["error_class"]) == (404, "HAPROC_SESSION_UNKNOWN")
+    code, answer = rig.post("c", path, statement)
+    assert (code, answer["error_class"]) == (400, "HAPROC_SESSION_REQUIRED")
+    code, answer = rig.post("c", path, statement | {"session_id": session})
+    assert (code, answer["error_class"]) == (404, "HAPROC_SESSION_UNKNOWN")
     opened = rig.send("c", "PUT", f"/api/ha/sessions/{session}", {"statements": ["SET x = z"]})
     assert opened == (
         200,
         {"catalog": "spark_catalog", "schema": "default", "time_zone": "UTC", "cluster": "c"},
     )
-    code, said = rig.post("c", path, {"statement": "SET x", "session_id": session})
-    assert (code, said["result"]["data_array"]) == (200, [["x", "z"]])
+    code, answer = rig.post("c", path, {"statement": "SET x", "session_id": session})
+    assert (code, answer["result"]["data_array"]) == (200, [["x", "z"]])
     # Another HAProc has it when it is asked, and a retry there does nothing again.
     view = {"statement": "CREATE TEMPORARY VIEW w AS SELECT 5 AS n", "request_id": f"{session}-w"}
     drop = {"statement": "DROP VIEW w", "request_id": f"{session}-d"}
     for name, sent in (("c", view), ("a", view), ("a", drop), ("b", drop)):
-        code, said = rig.post(name, path, sent | {"session_id": session})
-        assert (code, said["status"]["state"]) == (200, "SUCCEEDED")
-    code, said = rig.post("b", path, {"statement": "SET x", "session_id": session})
-    assert said["result"]["data_array"] == [["x", "z"]]
-    code, said = rig.send(
+        code, answer = rig.post(name, path, sent | {"session_id": session})
+        assert (code, answer["status"]["state"]) == (200, "SUCCEEDED")
+    code, answer = rig.post("b", path, {"statement": "SET x", "session_id": session})
+    assert answer["result"]["data_array"] == [["x", "z"]]
+    code, answer = rig.send(
         "c", "PUT", f"/api/ha/sessions/{session}", {"statements": ["DELETE FROM t"]}
     )
-    assert (code, said["kind"]) == (400, "refused")
+    assert (code, answer["kind"]) == (400, "refused")
     for _ in range(2):
         assert rig.send("c", "DELETE", f"/api/ha/sessions/{session}") == (200, {})
-    code, said = rig.post("a", path, statement | {"session_id": session})
-    assert (code, said["error_class"]) == (404, "HAPROC_SESSION_CLOSED")
+    code, answer = rig.post("a", path, statement | {"session_id": session})
+    assert (code, answer["error_class"]) == (404, "HAPROC_SESSION_CLOSED")
 
 
 @pytest.mark.thorough
-def test_write_in_a_schema_that_another_client_dropped_fails_on_every_lane(rig: Rig) -> None:
+def test_write_in_a_schema_dropped_by_another_client_fails_on_all_lanes(rig: Rig) -> None:
     schema, tables = f"s_{uuid.uuid4().hex[:8]}", [rig.table("id INT") for _ in range(3)]
     with rig.cursor("abc") as cursor, rig.cursor("abc") as other:
         other.execute(f"CREATE SCHEMA {schema}")

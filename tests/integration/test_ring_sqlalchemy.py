@@ -1,4 +1,4 @@
-"""SQLAlchemy on a real ring: reflection, pandas, what Superset asks, a failover."""
+"""Tests of SQLAlchemy on a real ring: reflection, pandas, Superset's calls, a failover."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite"), pytest.mark.thoroug
 
 
 def engine_of(rig: Rig, order: str = "abc", **options: Any) -> sa.Engine:
-    """Return an engine of these clusters, in this order, and of no others."""
+    """Return an engine with these clusters only, in this order."""
     hosts = [rig.url(name).removeprefix("http://") for name in order]
     query = {"host": hosts, "discover": "false", **options}
     return sa.create_engine(sa.URL.create("haproc", query=query))
@@ -33,14 +33,14 @@ def engine(rig: Rig) -> Iterator[sa.Engine]:
 
 
 def schema_of(engine: sa.Engine, name: str) -> str:
-    """Make a schema of a test's own, empty."""
+    """Create an empty schema for a test."""
     with engine.connect() as connection:
         connection.exec_driver_sql(f"DROP SCHEMA IF EXISTS {name} CASCADE")
         connection.exec_driver_sql(f"CREATE SCHEMA {name}")
     return name
 
 
-def test_table_is_reflected_as_it_was_made_and_values_come_back(
+def test_table_is_reflected_as_created_and_its_values_are_read_back_equal(
     rig: Rig, engine: sa.Engine
 ) -> None:
     schema = schema_of(engine, "sa_types")
@@ -108,7 +108,9 @@ def test_table_is_reflected_as_it_was_made_and_values_come_back(
     )
 
 
-def test_pandas_writes_in_one_statement_and_reads_it_back(rig: Rig, engine: sa.Engine) -> None:
+def test_pandas_frame_is_written_in_one_statement_and_read_back(
+    rig: Rig, engine: sa.Engine
+) -> None:
     schema = schema_of(engine, "sa_pandas")
     count = 2500
     frame = pd.DataFrame(
@@ -144,8 +146,8 @@ def test_pandas_writes_in_one_statement_and_reads_it_back(rig: Rig, engine: sa.E
     rig.check_equal(f"{schema}.frames")
 
 
-def test_superset_finds_what_it_shows(engine: sa.Engine) -> None:
-    """The calls of its base engine specification, on a connection of its own each."""
+def test_superset_calls_return_schemas_tables_views_and_columns(engine: sa.Engine) -> None:
+    """The calls of Superset's base engine specification, each on a connection of its own."""
     schema = schema_of(engine, "sa_superset")
     orders = sa.Table("orders", sa.MetaData(schema=schema), sa.Column("id", sa.Integer))
     with engine.connect() as connection:
@@ -181,7 +183,7 @@ def test_superset_finds_what_it_shows(engine: sa.Engine) -> None:
         raw.close()
 
 
-def test_objects_are_stored_changed_and_deleted(rig: Rig, engine: sa.Engine) -> None:
+def test_orm_objects_are_inserted_updated_and_deleted(rig: Rig, engine: sa.Engine) -> None:
     schema = schema_of(engine, "sa_orm")
 
     class Base(orm.DeclarativeBase):
@@ -211,14 +213,14 @@ def test_objects_are_stored_changed_and_deleted(rig: Rig, engine: sa.Engine) -> 
     rig.check_equal(f"{schema}.orders")
 
 
-def test_error_says_what_haclient_says(engine: sa.Engine) -> None:
+def test_error_of_a_statement_has_haclients_error_class(engine: sa.Engine) -> None:
     with engine.connect() as connection, pytest.raises(exc.ProgrammingError) as raised:
         connection.exec_driver_sql("SELECT * FROM nowhere")
     assert raised.value.orig is not None
     assert getattr(raised.value.orig, "error_class", "") == "TABLE_OR_VIEW_NOT_FOUND"
 
 
-def test_connection_goes_on_when_its_haproc_is_killed_between_two_statements(rig: Rig) -> None:
+def test_connection_whose_haproc_is_killed_between_two_statements_fails_over(rig: Rig) -> None:
     table = rig.table()
     engine = engine_of(rig, timeout_s="120")
     with engine.connect() as connection:

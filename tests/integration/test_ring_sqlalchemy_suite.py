@@ -1,4 +1,4 @@
-"""SQLAlchemy's own suite for dialects on a real ring, as far as Spark has what it asks for."""
+"""Test with SQLAlchemy's own dialect suite on a real ring, without features that Spark lacks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ CHOSEN = """
     BooleanTest DateTest DateTimeTZTest EscapingTest FetchLimitOffsetTest HasTableTest
     InsertBehaviorTest LikeFunctionsTest RowFetchTest StringTest TableDDLTest TrueDivTest
 """
-"""What a dialect decides, in half of the time that a test may take. Each of the rest makes tables
-for every test."""
+"""The tests of what a dialect decides, which take half of a test's time limit. Each of the other
+tests creates tables for every case.
+"""
 NOT = "autoinc no_results_for_non_returning"
-"""They leave out a column that counts by itself: Delta fills one only where it is IDENTITY."""
+"""These tests need an autoincrement column; Delta fills one only if it is IDENTITY."""
 PASSED_MIN = 30
-"""Fewer have passed only if something kept the suite from running."""
+"""With fewer passed tests the suite did not really run."""
 
 
-def test_suite_for_dialects_passes(rig: Rig) -> None:
+def test_dialect_suite_of_sqlalchemy_passes(rig: Rig) -> None:
     for schema in ("sa_suite", "test_schema", "test_schema_2"):
         rig.run(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
         rig.run(f"CREATE SCHEMA {schema}")

@@ -1,4 +1,4 @@
-"""A ring whose parts are away for a while: their states, what clients see, how they come back."""
+"""Tests of a ring that lacks a HAProc, a Spark or the log: its states, clients, and recovery."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATEMENTS = "/api/2.0/sql/statements"
 
 
 def operator(rig: Rig, name: str, path: str) -> tuple[int, bytes]:
-    """Ask an operator door."""
+    """Send a request to an operator door."""
     url = rig.ring.config.peer_url(name) + path
     try:
         with urllib.request.urlopen(url, timeout=10) as response:
@@ -33,7 +33,7 @@ def operator(rig: Rig, name: str, path: str) -> tuple[int, bytes]:
 
 
 def refuses(rig: Rig, name: str) -> bool:
-    """Whether nobody listens at the client door."""
+    """Return whether the client door refuses connections."""
     listen = rig.ring.config.cluster(name).listen
     try:
         socket.create_connection((listen.host, listen.port), timeout=5).close()
@@ -43,7 +43,7 @@ def refuses(rig: Rig, name: str) -> bool:
 
 
 @pytest.mark.thorough
-def test_queue_of_a_stopped_haproc_is_applied_in_batches_when_it_returns(rig: Rig) -> None:
+def test_queue_of_a_stopped_haproc_is_applied_in_batches_after_its_return(rig: Rig) -> None:
     first, second = rig.table(), rig.table()
     rig.ring.kill("c", "haproc")
     rig.wait(lambda: rig.ring.pids("c")["haproc"] is None, 10)
@@ -101,7 +101,7 @@ def _metric(text: str, name: str) -> float:
 
 
 @pytest.mark.thorough
-def test_spark_killed_mid_statement_closes_the_client_door_and_comes_back_by_itself(
+def test_spark_killed_during_a_statement_closes_the_client_door_and_recovers(
     rig: Rig,
 ) -> None:
     table, large = rig.table(), rig.table("id BIGINT")
@@ -143,7 +143,9 @@ def test_spark_killed_mid_statement_closes_the_client_door_and_comes_back_by_its
     assert rig.everywhere(count) == [(300_000, 300_000)]
 
 
-def test_log_out_of_reach_leaves_queries_and_fails_writes_for_availability(rig: Rig) -> None:
+def test_log_that_cannot_be_reached_leaves_queries_and_fails_writes_as_unavailable(
+    rig: Rig,
+) -> None:
     table = rig.table()
     rig.settled()
     insert = {"statement": f"INSERT INTO {table} VALUES (1, 'x')", "request_id": uuid.uuid4().hex}

@@ -1,4 +1,4 @@
-"""A real ring with TLS on every door and certificates required of everybody."""
+"""Tests of a real ring with TLS on all doors and certificates required of all clients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=
 
 @pytest.fixture(scope="module")
 def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRing]:
-    """Two clusters; the tests follow one another."""
+    """Two clusters; each test continues where the previous one ended."""
     made = LocalRing.open_or_create(
         tmp_path_factory.mktemp("secure"),
         clusters=2,
@@ -64,7 +64,7 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRing]:
 
 
 def access(ring: LocalRing) -> dict[str, Any]:
-    """Return alice's token and the ring's own certificate, as haclient takes them."""
+    """Return alice's token and the ring's own certificate as haclient's options."""
     return {"token": ring.config.users[0].token, **files(ring)}
 
 
@@ -83,7 +83,7 @@ def rows(client: haclient.Connection) -> list[int]:
     return [id for (id,) in found.fetchall()]
 
 
-def test_haclient_and_pyspark_write_and_read(ring: LocalRing) -> None:
+def test_haclient_and_pyspark_write_and_read_over_tls(ring: LocalRing) -> None:
     with haclient.connect(ring.urls, **access(ring)) as client:
         assert client.server.startswith("https://")
         client.execute("CREATE TABLE kept (id INT) USING delta")
@@ -97,17 +97,17 @@ def test_haclient_and_pyspark_write_and_read(ring: LocalRing) -> None:
         spark.stop()
 
 
-def test_operators_drain_and_a_client_goes_on_at_the_cluster_that_it_has_learned(
+def test_drain_over_tls_sends_a_client_to_a_discovered_cluster(
     ring: LocalRing,
 ) -> None:
     config = str(ring.folder / "ring.yaml")
     assert main(["status", "--config", config]) == 0
     with haclient.connect(ring.config.client_url("b"), refresh_s=0.5, **access(ring)) as client:
 
-        def learned() -> bool:
+        def is_discovered() -> bool:
             return rows(client) == [1, 2] and len(client.servers) == 2
 
-        Rig.wait(learned, WITHIN_S)
+        Rig.wait(is_discovered, WITHIN_S)
         assert main(["drain", "b", "--config", config, "--wait"]) == 0
         assert rows(client) == [1, 2]
         assert client.server == ring.config.client_url("a")
@@ -116,7 +116,7 @@ def test_operators_drain_and_a_client_goes_on_at_the_cluster_that_it_has_learned
     assert main(["ring", "status", "--folder", str(ring.folder)]) == 0
 
 
-def test_job_reaches_both_kinds_of_doors(ring: LocalRing, tmp_path: Path) -> None:
+def test_job_reaches_both_kinds_of_doors_over_tls(ring: LocalRing, tmp_path: Path) -> None:
     (program := tmp_path / "program.py").write_text(PROGRAM)
     (token := tmp_path / "token").write_text(ring.config.users[0].token)
     command = ["submit", str(program), "--follow", "--server", ring.urls]
@@ -126,7 +126,7 @@ def test_job_reaches_both_kinds_of_doors(ring: LocalRing, tmp_path: Path) -> Non
         assert rows(client) == [1, 2, 3, 4]
 
 
-def test_nobody_gets_in_without_a_certificate(ring: LocalRing) -> None:
+def test_connection_without_a_certificate_is_refused_at_all_doors(ring: LocalRing) -> None:
     trusting = ssl.create_default_context(cafile=ring.config.tls.ca_file)
     for url in (ring.config.client_url("a"), ring.config.peer_url("a")):
         with pytest.raises((urllib.error.URLError, OSError)):
@@ -170,5 +170,5 @@ def test_new_certificates_are_used_after_sighup(ring: LocalRing) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         kept.connect()
     for name in ring.names:
-        said = (ring.config.state_dir / f"haproc-{name}.log").read_text()
-        assert "new connections use" in said
+        log_text = (ring.config.state_dir / f"haproc-{name}.log").read_text()
+        assert "new connections use" in log_text

@@ -1,7 +1,7 @@
-"""Tools that send SQL, rows or jobs by clients of their own, on a real ring.
+"""Tests of tools that send SQL, rows or jobs by clients of their own, on a real ring.
 
-What they are answered is asserted in their programs (tests/tools/programs); here, that all clusters
-hold the same. `test_ring_tools` has the tools that use PySpark.
+Their programs (tests/tools/programs) check the answers; the tests here check that all clusters hold
+the same. `test_ring_tools` has the tools that use PySpark.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ DAY = "2026-01-31"
 
 @pytest.mark.parametrize("tools", [CLIENTS, DATABRICKS_OLDEST, AIRFLOW])
 def test_clients_are_installed(tools: str) -> None:
-    """For the first time that takes minutes, which no other test has left."""
+    """Installing takes minutes the first time, which is too much for another test."""
     assert (environment.folder(tools) / "python").exists()
 
 
 @pytest.mark.parametrize("tools", [CLIENTS, DATABRICKS_OLDEST])
-def test_databricks_sdk_sends_statements(rig: Rig, tools: str) -> None:
+def test_databricks_sdk_runs_statements(rig: Rig, tools: str) -> None:
     schema = f"sdk_{tools}"
     program = ("databricks_statements.py", rig.url("a"), schema)
-    said = environment.run("", "python", *program, tools=tools)
+    output = environment.run("", "python", *program, tools=tools)
     ids = 4 if tools == CLIENTS else 3
     rows = rig.everywhere(f"SELECT id FROM {schema}.items ORDER BY id")
     assert rows == [(n,) for n in range(1, ids + 1)]
     rig.check_equal(f"{schema}.items")
-    assert "session" in said.splitlines()[-1], "the words in which a SET was refused"
+    assert "session" in output.splitlines()[-1], "the words in which a SET was refused"
 
 
 def test_polars_writes_and_reads_frames(rig: Rig) -> None:
@@ -48,42 +48,40 @@ def test_polars_writes_and_reads_frames(rig: Rig) -> None:
     rig.check_equal("pl_frames.frames", "pl_frames.made")
 
 
-def test_adbc_is_answered_as_by_spark(rig: Rig, tmp_path: Path) -> None:
-    said: list[str] = []
+def test_adbc_gets_the_answers_of_plain_spark(rig: Rig, tmp_path: Path) -> None:
+    output: list[str] = []
 
     def work(remote: str, schema: str, _: Path) -> None:
-        parameters = [] if said else ["parameters"]
+        parameters = [] if output else ["parameters"]
         program = ("adbc_statements.py", schema, *parameters)
-        said.append(environment.run(remote, "python", *program, tools=CLIENTS))
+        output.append(environment.run(remote, "python", *program, tools=CLIENTS))
 
     with done_twice(rig, "adbc", tmp_path, work) as schemas:
-        print(said[0])
-        assert said[0] == said[1]
+        print(output[0])
+        assert output[0] == output[1]
         compare(rig, schemas)
         assert alone_in(rig) != "a"
 
 
 @pytest.fixture
 def file(rig: Rig) -> str:
-    """The name of a job's program, in the ring's folder."""
+    """The name of a job's program in the ring's folder."""
     (folder,) = rig.ring.config.jobs.folders
     folder.mkdir(exist_ok=True)
     return Path(shutil.copy(environment.PROGRAMS / "write_day.py", folder)).name
 
 
-def test_pylivy_runs_jobs_and_has_no_sessions(rig: Rig, file: str) -> None:
+def test_pylivy_runs_jobs_and_shows_that_sessions_are_refused(rig: Rig, file: str) -> None:
     table = rig.table("day STRING")
     program = ("livy_batches.py", rig.url("a"), file, table)
-    said = environment.run("", "python", *program, tools=CLIENTS)
-    shown, sentence = said.splitlines()[-2:]
+    output = environment.run("", "python", *program, tools=CLIENTS)
+    shown, sentence = output.splitlines()[-2:]
     assert "/api/2.0/sql/statements" in sentence
     assert sentence in shown, "pylivy shows the status line alone"
     assert rig.everywhere(f"SELECT day FROM {table}") == [(DAY,)]
 
 
-def test_airflow_runs_jobs_that_it_waits_for_or_is_deferred_for(
-    rig: Rig, file: str, tmp_path: Path
-) -> None:
+def test_airflow_runs_jobs_that_it_waits_for_or_defers(rig: Rig, file: str, tmp_path: Path) -> None:
     table = rig.table("day STRING")
     host, _, port = rig.url("a").removeprefix("http://").partition(":")
     ring = {"conn_type": "livy", "schema": "http", "host": host, "port": int(port)}

@@ -1,7 +1,8 @@
-"""Tools that others wrote come out on a ring as on a Spark alone, and on all its clusters alike.
+"""Tests that other projects' tools have the same result on a ring as on a Spark alone.
 
-Each runs twice: against a HAProc's door, and against the Spark of one cluster itself, in a schema
-that only that cluster has.
+Each tool runs twice: against a HAProc's door, and against the Spark of one cluster, in a schema
+that
+only that cluster has.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from tests.tools import environment
 pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite"), pytest.mark.thorough]
 
 Work = Callable[[str, str, Path], None]
-"""Does a tool's work: at this Spark Connect server, in this schema, with files in this folder."""
+"""Does a tool's work at this Spark Connect server, in this schema, with files in this folder."""
 
 
 def test_tools_are_installed() -> None:
-    """For the first time that takes minutes, which no other test has left."""
+    """Installing takes minutes the first time, which is too much for another test."""
     assert {"dbt", "sqlmesh"} <= {each.name for each in environment.folder().iterdir()}
 
 
-def test_dbt_builds_the_same_twice(rig: Rig, tmp_path: Path) -> None:
+def test_dbt_builds_the_same_on_ring_and_spark(rig: Rig, tmp_path: Path) -> None:
     moving = {
         "recent": "looked_on",
         "stamped": "token, chance, loaded_at",
@@ -44,7 +45,7 @@ def test_dbt_builds_the_same_twice(rig: Rig, tmp_path: Path) -> None:
 
 
 def dbt(remote: str, schema: str, folder: Path) -> None:
-    """Build the project, and again with changed sources and a column more."""
+    """Build the project, and again with changed sources and one more column."""
     project = copied("dbt", folder)
     options = ("--profiles-dir", ".", "--project-dir", ".")
     for variables in ("{second: false}", "{second: true}"):
@@ -53,7 +54,7 @@ def dbt(remote: str, schema: str, folder: Path) -> None:
         shutil.copy(project / "second" / "orders.csv", project / "seeds" / "orders.csv")
 
 
-def test_sqlmesh_plans_the_same_twice(rig: Rig, tmp_path: Path) -> None:
+def test_sqlmesh_plans_the_same_on_ring_and_spark(rig: Rig, tmp_path: Path) -> None:
     with done_twice(rig, "shop_mesh", tmp_path, sqlmesh) as schemas:
         compare(rig, schemas, {"recent": "looked_on"})
 
@@ -70,18 +71,20 @@ def sqlmesh(remote: str, schema: str, folder: Path) -> None:
         environment.run(remote, "sqlmesh", *plan, cwd=project, **variables)
 
 
-def test_ibis_inserts_and_upserts_the_same(rig: Rig, tmp_path: Path) -> None:
+def test_ibis_inserts_and_upserts_the_same_on_ring_and_spark(rig: Rig, tmp_path: Path) -> None:
     with done_twice(rig, "ibis", tmp_path, program("ibis_upsert.py")) as schemas:
         compare(rig, schemas)
 
 
-def test_batches_are_upserted_the_same(rig: Rig, tmp_path: Path) -> None:
+def test_batches_are_upserted_the_same_on_ring_and_spark(rig: Rig, tmp_path: Path) -> None:
     with done_twice(rig, "upserts", tmp_path, program("upserts.py")) as schemas:
         compare(rig, schemas)
 
 
 @pytest.mark.parametrize("how", ["persist", "delta_lake_table"])
-def test_splink_finds_the_same_people(rig: Rig, tmp_path: Path, how: str) -> None:
+def test_splink_finds_the_same_duplicates_on_ring_and_spark(
+    rig: Rig, tmp_path: Path, how: str
+) -> None:
     with done_twice(rig, f"splink_{how}", tmp_path, program("splink_dedupe.py", how)) as schemas:
         compare(rig, schemas)
 
@@ -129,9 +132,9 @@ def done_twice(rig: Rig, name: str, folder: Path, work: Work) -> Iterator[tuple[
 
 
 def compare(rig: Rig, schemas: tuple[str, str], moving: Mapping[str, str] | None = None) -> None:
-    """The tables and views of both schemas hold the same, and on all clusters, but what moves.
+    """Check that both schemas, and all clusters, have equal tables and views.
 
-    ``moving``: columns by the table's name; they are only the same on all clusters.
+    ``moving``: columns by table name that may differ from Spark alone, but not between clusters.
     """
     ring, plain = schemas
     names = [row[1] for row in rig.everywhere(f"SHOW TABLES IN {ring}")]

@@ -1,4 +1,4 @@
-"""A real ring's log is trimmed; a dead cluster holds that back, until it is removed."""
+"""Test of trimming a real ring's log: a dead cluster holds it back until it is removed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ SOON = {
     },
     "trim": {"interval_s": 0.3, "keep_records": 1, "keep_s": 0.001},
 }
-"""Nothing is kept beyond a window so short that a test can fill it."""
+"""Keep no records beyond a window that is short enough for a test to fill."""
 
 
 async def fill(rig: Rig) -> None:
-    """Put more into the log than the window holds: what a replaced process says is passed over."""
+    """Append more records than the window holds: those of a replaced process, which are ignored."""
     config = rig.ring.config
     log = await open_log(config.log, kafka=kafka_options(config))
     try:
@@ -44,8 +44,8 @@ async def fill(rig: Rig) -> None:
         await log.close()
 
 
-def start_anew(rig: Rig, text: str) -> None:
-    """Have all HAProcs read another configuration."""
+def restart_all(rig: Rig, text: str) -> None:
+    """Restart all HAProcs with another configuration."""
 
     async def restart() -> None:
         await asyncio.gather(*(rig.ring.stop_haproc(name) for name in "abc"))
@@ -57,15 +57,15 @@ def start_anew(rig: Rig, text: str) -> None:
 
 @pytest.fixture
 def trimmed(rig: Rig) -> Iterator[Rig]:
-    """The ring, with its log trimmed as soon as it may be."""
+    """The ring, with its log trimmed as soon as possible."""
     before = rig.ring.file.read_text()
     asyncio.run(fill(rig))
     rig.settled()
-    start_anew(rig, yaml.safe_dump({**yaml.safe_load(before), **SOON}, sort_keys=False))
+    restart_all(rig, yaml.safe_dump({**yaml.safe_load(before), **SOON}, sort_keys=False))
     try:
         yield rig
     finally:
-        start_anew(rig, before)
+        restart_all(rig, before)
 
 
 def trim(rig: Rig, name: str = "a") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Rules that name tables, asked about what a real Spark reads in statements and DataFrames."""
+"""Tests of rules that name tables, with the plan readings of statements and DataFrames."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ HARMLESS = {
 
 
 async def outcome(service: RingService, sent: Sent, *, relays: bool = False, **fields: Any) -> str:
-    """Return the class of the error that a request met, or that there was none."""
-    asked = Request(uuid.uuid4().hex, sent, "", user="ann", **fields)
+    """Return the class of a request's error, or "done"."""
+    request = Request(uuid.uuid4().hex, sent, "", user="ann", **fields)
     try:
-        answer = await (service.decide if relays else service.execute)(asked)
+        answer = await (service.decide if relays else service.execute)(request)
         await answer.aclose()
     except RequestError as error:
         return str(error.error_class)
@@ -102,7 +102,7 @@ async def outcome(service: RingService, sent: Sent, *, relays: bool = False, **f
 
 
 @pytest.mark.thorough
-async def test_table_of_a_rule_is_found_wherever_spark_reads_it(
+async def test_rule_for_a_table_applies_in_all_ways_in_which_spark_reads_it(
     spark: LocalSpark, engine: SparkConnectEngine, schema: str
 ) -> None:
     own = engine.session("own")
@@ -119,16 +119,16 @@ async def test_table_of_a_rule_is_found_wherever_spark_reads_it(
         assert texts == dict.fromkeys(REFUSED, ErrorClass.REFUSED_BY_RULE)
         texts = {each: await outcome(service, SentSql(each), schema=schema) for each in ALLOWED}
         assert texts == dict.fromkeys(ALLOWED, "done")
-        for programs, told in ((PLANS, ErrorClass.REFUSED_BY_RULE), (HARMLESS, "done")):
+        for programs, expected in ((PLANS, ErrorClass.REFUSED_BY_RULE), (HARMLESS, "done")):
             found = {}
             for name, program in programs.items():
                 sent = SentPlan(recorded(program).SerializeToString())
                 found[name] = await outcome(service, sent, schema=schema, relays=True)
-            assert found == dict.fromkeys(programs, told)
+            assert found == dict.fromkeys(programs, expected)
 
 
 @pytest.mark.thorough
-async def test_table_of_a_rule_is_found_through_what_a_session_holds(
+async def test_rule_for_a_table_applies_through_temporary_objects_of_a_session(
     spark: LocalSpark, engine: SparkConnectEngine, schema: str
 ) -> None:
     own = engine.session("own")
@@ -144,9 +144,9 @@ async def test_table_of_a_rule_is_found_through_what_a_session_holds(
             "CREATE TEMPORARY VIEW w AS SELECT * FROM t",
         ]
         await service.open_session("s", "ann", begin, afresh=True)
-        for name, told in (("v", ErrorClass.REFUSED_BY_RULE), ("w", "done")):
+        for name, expected in (("v", ErrorClass.REFUSED_BY_RULE), ("w", "done")):
             for text in (f"SELECT * FROM {name}", f"INSERT INTO t SELECT * FROM {name}"):
-                assert await outcome(service, SentSql(text), session_id="s") == told
+                assert await outcome(service, SentSql(text), session_id="s") == expected
     every = parse_rules(f"rules: [{{table: 'spark_catalog.{schema}.secret', refuse: no}}]")
     async with one_cluster(address_of(spark), rules=every) as (service, _):
         await service.open_session("s", "ann", [f"USE {schema}"], afresh=True)

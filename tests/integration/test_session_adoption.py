@@ -1,4 +1,4 @@
-"""A client's session that goes from one HAProc to another, on a real Spark."""
+"""Tests of a client's session that another HAProc adopts, on a real Spark."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ VALUES = (
     ("ARRAY<VARIANT>", "array(parse_json('1'), NULL)"),
     ("MAP<STRING, ARRAY<DECIMAL(5, 2)>>", "map('it''s', array(1.25BD, NULL))"),
 )
-"""Variables of these types, with what they are set to."""
+"""Types of variables, with the values that they are set to."""
 ADOPTION_S_MAX = 10.0
-"""Far above the bar, which `bench/bench_sessions.py` holds: other tests run beside this one."""
+"""Far above the aim (see `bench/bench_sessions.py`), because other tests run beside this one."""
 
 
 def sessions_of(cluster: str, engine: SparkConnectEngine, keys: MemoryKeys) -> Sessions:
@@ -86,7 +86,7 @@ async def both(
 
 
 def view_plan(name: str, sql: str) -> bytes:
-    """Return what ``df.createOrReplaceTempView`` sends."""
+    """Return the plan that ``df.createOrReplaceTempView`` sends."""
     plan = protos.base.Plan()
     made = plan.command.create_dataframe_view
     made.input.sql.query, made.name, made.replace = sql, name, True
@@ -110,7 +110,7 @@ async def ten_steps(sessions: Sessions, session: ClientSession, schema: str) -> 
 
 
 @pytest.mark.thorough
-async def test_session_of_ten_steps_goes_on_on_another_haproc(
+async def test_session_of_ten_steps_is_adopted_whole_and_in_time(
     both: tuple[Sessions, Sessions], engine: SparkConnectEngine, schema: str
 ) -> None:
     a, b = both
@@ -122,8 +122,8 @@ async def test_session_of_ten_steps_goes_on_on_another_haproc(
     there = await b.enter("ann", "s", create=False)
     await there.spark.ready()
     took_s = time.monotonic() - began
-    told = await rows(there.spark, "SELECT n, s, current_timezone(), current_schema() FROM v3")
-    assert told == [(14, 6, "Asia/Tokyo", schema)]
+    found_row = await rows(there.spark, "SELECT n, s, current_timezone(), current_schema() FROM v3")
+    assert found_row == [(14, 6, "Asia/Tokyo", schema)]
     assert await rows(there.spark, "SET spark.sql.shuffle.partitions") == [
         ("spark.sql.shuffle.partitions", "3")
     ]
@@ -140,7 +140,7 @@ async def test_session_of_ten_steps_goes_on_on_another_haproc(
 
 
 async def do(sessions: Sessions, session: ClientSession, *statements: str) -> None:
-    """Run session statements as a client's, and record what they leave."""
+    """Run session statements as a client does, and record their effect in the journal."""
     for sql in statements:
         async with sessions.changing(session):
             await rows(session.spark, sql)
@@ -148,7 +148,7 @@ async def do(sessions: Sessions, session: ClientSession, *statements: str) -> No
 
 
 @pytest.mark.thorough
-async def test_variables_keep_their_values_whatever_they_were_made_from(
+async def test_adopted_variables_keep_the_values_that_they_were_set_to(
     both: tuple[Sessions, Sessions], engine: SparkConnectEngine, schema: str
 ) -> None:
     a, b = both
@@ -161,14 +161,14 @@ async def test_variables_keep_their_values_whatever_they_were_made_from(
         await do(a, session, f"DECLARE OR REPLACE v{number} {kind}", f"SET VAR v{number} = {value}")
     await do(a, session, "DECLARE since TIMESTAMP DEFAULT current_timestamp()")
     await do(a, session, "DECLARE gone INT DEFAULT 1", "DROP TEMPORARY VARIABLE gone")
-    asked = "SELECT hi, since, " + ", ".join(
+    variables_query = "SELECT hi, since, " + ", ".join(
         f"to_json(named_struct('v', v{n})), typeof(v{n})" for n in range(len(VALUES))
     )
-    before = await rows(session.spark, asked)
+    before = await rows(session.spark, variables_query)
     assert before[0][0] == 3
     await rows(made, f"INSERT INTO {schema}.src VALUES (10)")
     there = await b.enter("ann", "s", create=False)
-    assert await rows(there.spark, asked) == before
+    assert await rows(there.spark, variables_query) == before
     await do(b, there, "SET VAR since = DEFAULT")
     assert (await rows(there.spark, "SELECT since"))[0][0] > before[0][1]
     with pytest.raises(EngineError, match="gone"):
@@ -176,7 +176,7 @@ async def test_variables_keep_their_values_whatever_they_were_made_from(
 
 
 @pytest.mark.thorough
-async def test_what_was_dropped_is_no_part_of_the_session(
+async def test_dropped_and_replaced_views_leave_the_session(
     both: tuple[Sessions, Sessions], engine: SparkConnectEngine, schema: str
 ) -> None:
     a, b = both
@@ -198,7 +198,7 @@ async def test_what_was_dropped_is_no_part_of_the_session(
         await rows(there.spark, "SELECT id FROM u")
 
 
-async def test_view_keeps_the_columns_that_it_was_resolved_to(
+async def test_adopted_view_keeps_the_columns_that_it_was_resolved_to(
     both: tuple[Sessions, Sessions], engine: SparkConnectEngine, schema: str
 ) -> None:
     a, b = both
@@ -221,7 +221,7 @@ async def test_view_keeps_the_columns_that_it_was_resolved_to(
 
 
 @pytest.mark.thorough
-async def test_view_that_keeps_its_columns_looks_up_the_names_below_it(
+async def test_adopted_view_resolves_the_names_below_it_as_before(
     both: tuple[Sessions, Sessions], engine: SparkConnectEngine, schema: str
 ) -> None:
     a, b = both
@@ -254,7 +254,7 @@ async def test_view_that_keeps_its_columns_looks_up_the_names_below_it(
 
 
 @pytest.mark.thorough
-async def test_view_that_cannot_be_made_anew_breaks_its_name_alone(
+async def test_view_that_cannot_be_rebuilt_breaks_its_own_name_only(
     both: tuple[Sessions, Sessions], engine: SparkConnectEngine, schema: str
 ) -> None:
     a, b = both

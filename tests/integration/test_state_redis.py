@@ -1,4 +1,4 @@
-"""Heartbeats through a real Redis that is killed, frozen, emptied, forged into and failed over."""
+"""Tests of heartbeats through a real Redis: kills, freezes, lost data, forgery, failover."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def give_back(server: RedisServer, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", pytest.param("freeze", marks=pytest.mark.thorough)])
-async def test_redis_lost_the_mesh_takes_over_unnoticed_and_gives_back(
+async def test_redis_lost_is_replaced_by_direct_heartbeats_unnoticed_until_it_is_back(
     redis: RedisServer, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = ring_config(tmp_path, settings(redis))
@@ -81,7 +81,7 @@ async def test_redis_lost_the_mesh_takes_over_unnoticed_and_gives_back(
         )
 
 
-async def test_redis_away_from_the_start_is_used_when_it_comes(tmp_path: Path) -> None:
+async def test_redis_missing_at_the_start_is_used_as_soon_as_it_runs(tmp_path: Path) -> None:
     server = RedisServer(tmp_path)
     with running(server):
         async with presences(ring_config(tmp_path, settings(server))) as ring:
@@ -91,10 +91,10 @@ async def test_redis_away_from_the_start_is_used_when_it_comes(tmp_path: Path) -
             await until(lambda: carried_by("redis", ring))
 
 
-async def test_haproc_without_redis_hears_and_is_heard_by_those_with_it(
+async def test_haproc_without_redis_exchanges_heartbeats_with_peers_that_use_redis(
     redis: RedisServer, tmp_path: Path
 ) -> None:
-    """As while a ring changes from one to the other, HAProc by HAProc."""
+    """Such a ring exists while its HAProcs change from one transport to the other."""
     config = ring_config(tmp_path, settings(redis))
     plain = Here(dataclasses.replace(config, state=StateWay.MESH, redis=Redis()), "c")
     await plain.open()
@@ -110,7 +110,7 @@ async def test_haproc_without_redis_hears_and_is_heard_by_those_with_it(
 
 
 @pytest.mark.thorough
-async def test_cluster_that_is_added_and_removed_is_heard_through_redis_in_between(
+async def test_heartbeats_of_an_added_cluster_arrive_through_redis_while_it_is_a_member(
     redis: RedisServer, tmp_path: Path
 ) -> None:
     config = ring_config(tmp_path, settings(redis))
@@ -134,7 +134,7 @@ async def test_cluster_that_is_added_and_removed_is_heard_through_redis_in_betwe
 
 
 @pytest.mark.thorough
-async def test_redis_cut_off_from_one_alone_disturbs_nobody(
+async def test_redis_connection_of_one_haproc_that_is_cut_changes_no_peers_state(
     redis: RedisServer, tmp_path: Path
 ) -> None:
     async with presences(ring_config(tmp_path, settings(redis))) as ring:
@@ -182,7 +182,7 @@ async def test_peer_that_dies_is_noticed_through_redis_and_its_last_report_is_ke
         print(f"down after {took_s * 1000:.0f} ms")
 
 
-async def test_key_shows_operators_a_clusters_state_for_a_while(
+async def test_redis_key_shows_a_clusters_state_and_url_and_expires(
     redis: RedisServer, tmp_path: Path
 ) -> None:
     config = ring_config(tmp_path, settings(redis))
@@ -217,7 +217,7 @@ async def test_key_shows_operators_a_clusters_state_for_a_while(
 
 
 @pytest.mark.thorough
-async def test_redis_that_is_emptied_forgets_nothing_that_matters(
+async def test_redis_that_is_emptied_changes_no_peers_state(
     redis: RedisServer, tmp_path: Path
 ) -> None:
     async with presences(ring_config(tmp_path, settings(redis))) as ring:
@@ -258,7 +258,7 @@ async def test_forged_and_repeated_messages_do_not_keep_a_dead_peer_alive(
         assert "messages of no HAProc of this ring" in caplog.text
 
 
-async def test_redis_password_is_shown_and_a_wrong_one_said_without_repeating_it(
+async def test_redis_password_is_used_and_a_wrong_one_is_reported_without_its_text(
     redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     redis.kill()
@@ -296,7 +296,7 @@ async def test_redis_with_tls_is_used_only_if_its_certificate_is_trusted(
 
 
 @pytest.mark.thorough
-async def test_redis_master_that_fails_is_followed_to_the_next_one(tmp_path: Path) -> None:
+async def test_redis_master_that_fails_is_replaced_by_its_replica(tmp_path: Path) -> None:
     first, second = RedisServer(tmp_path, "first"), RedisServer(tmp_path, "second")
     sentinels = [RedisServer(tmp_path, f"sentinel{n}", "redis-sentinel") for n in range(3)]
     with running(first, second, *sentinels):
@@ -329,7 +329,7 @@ async def test_redis_master_that_fails_is_followed_to_the_next_one(tmp_path: Pat
 
 
 def _ready(sentinel: RedisServer) -> bool:
-    """Whether it knows the replica and the other sentinels, without which it does not act."""
+    """Return whether the sentinel has found the replica and the others, as a failover needs."""
     words = sentinel.cli("SENTINEL", "MASTER", "ring").splitlines()
-    known = dict(zip(words[::2], words[1::2], strict=True))
-    return (known["num-slaves"], known["num-other-sentinels"]) == ("1", "2")
+    fields = dict(zip(words[::2], words[1::2], strict=True))
+    return (fields["num-slaves"], fields["num-other-sentinels"]) == ("1", "2")

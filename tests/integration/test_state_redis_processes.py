@@ -1,4 +1,4 @@
-"""Heartbeats through a real Redis between processes, of which some are killed or frozen."""
+"""Tests of heartbeats through a real Redis between processes, some of them killed or frozen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture
 def ring(redis: RedisServer, tmp_path: Path) -> Iterator[dict[str, PresenceProcess]]:
-    """Three processes that hear each other through Redis."""
+    """Three processes that receive each other's heartbeats through Redis."""
     config = ring_config(tmp_path, Redis(url=f"redis://127.0.0.1:{redis.port}"))
     made = {name: PresenceProcess(config, name, tmp_path) for name in NAMES}
     try:
@@ -30,7 +30,7 @@ def ring(redis: RedisServer, tmp_path: Path) -> Iterator[dict[str, PresenceProce
 
 
 def carried(each: PresenceProcess, names: str) -> set[str]:
-    """Return what reaches these peers, once all of them are heard."""
+    """Return the transports to these peers, as soon as heartbeats of all of them arrive."""
     if not each.hears() >= set(names):
         return set()
     return {way for peer, way in each.ways().items() if peer in names or not peer}
@@ -61,7 +61,7 @@ def test_frozen_process_is_noticed_through_redis_and_returns(
     print(f"down after {took_s * 1000:.0f} ms")
 
 
-def test_process_that_dies_with_redis_is_noticed_and_the_others_hear_each_other(
+def test_process_that_dies_while_redis_is_frozen_is_noticed_and_others_stay_alive(
     ring: dict[str, PresenceProcess], redis: RedisServer
 ) -> None:
     a, b, c = ring.values()

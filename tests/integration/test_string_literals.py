@@ -1,4 +1,4 @@
-"""HAProc's reading of string literals against Spark's own."""
+"""Test of HAProc's reading of string literals against Spark's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = 100
 
 
 def strange(chance: random.Random) -> str:
-    """One to three strings side by side, or what looks so."""
+    """One to three adjacent strings, or text that looks like them."""
     parts = []
     for _ in range(chance.randint(1, 3)):
         quote = chance.choice("'\"")
@@ -39,19 +39,19 @@ def strange_ones(seed: int) -> list[str]:
 
 
 @pytest.mark.thorough
-async def test_string_literals_of_any_spelling_are_read_as_spark_reads_them(
+async def test_string_literals_of_any_spelling_have_the_value_that_spark_reads(
     engine: SparkConnectEngine,
 ) -> None:
     session = engine.session("strings")
     literals = [literal for literal, _ in LITERALS] + strange_ones(seed=1)
     differing = []
     for start in range(0, len(literals), COLUMNS):
-        asked = literals[start : start + COLUMNS]
+        chunk = literals[start : start + COLUMNS]
         # The line break ends a comment that may stand last.
-        items = ", ".join(f"{literal}\n AS c{at}" for at, literal in enumerate(asked))
+        items = ", ".join(f"{literal}\n AS c{at}" for at, literal in enumerate(chunk))
         (answer,) = await rows(session, f"SELECT {items}")
-        ours = [adjacent(list(tokenize(literal)), 0)[0] for literal in asked]
-        pairs = zip(asked, ours, answer, strict=True)
+        ours = [adjacent(list(tokenize(literal)), 0)[0] for literal in chunk]
+        pairs = zip(chunk, ours, answer, strict=True)
         differing += [(literal, us, spark) for literal, us, spark in pairs if us != spark]
     await session.aclose()
     assert differing == []

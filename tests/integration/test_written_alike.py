@@ -1,4 +1,4 @@
-"""Judged statements, run twice at different times in different sessions, give equal tables."""
+"""Tests that judged statements give equal tables at different times in different sessions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BERLIN = Settings(time_zone="Europe/Berlin")
 
 @pytest.fixture(scope="module")
 def spark(mortal_spark: LocalSpark) -> LocalSpark:
-    """A server of its own: much at once does not fit beside what the run's server has by then."""
+    """A server of its own: these statements need more memory than the shared one has left."""
     return mortal_spark
 
 
@@ -84,7 +84,7 @@ CLOCK = [
 
 
 async def judged(engine: SparkConnectEngine, sql: str) -> Judged:
-    """Return what becomes of a statement at that moment."""
+    """Return the verdict on a statement at that moment."""
     planning = Planning(Shares(1), Shares(1))
     sessions = ReadingSessions(engine, lambda: 0, time.monotonic)
     readings = Readings(sessions, lambda: 0, Inline(), planning, 60)
@@ -98,7 +98,7 @@ async def contents(engine: SparkConnectEngine, name: str) -> list[str]:
     return sorted(map(repr, await rows(session, f"SELECT * FROM {name}")))
 
 
-async def test_literals_of_the_clock_have_the_type_of_their_function(
+async def test_literals_for_clock_functions_have_the_type_of_their_function(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     session = engine.session("types")
@@ -116,7 +116,7 @@ async def test_literals_of_the_clock_have_the_type_of_their_function(
 
 
 @pytest.mark.thorough
-async def test_values_of_the_clock_give_equal_rows_at_any_time(
+async def test_inserted_clock_values_give_equal_rows_at_any_time(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     expressions = [f"CAST({expression} AS STRING)" for expression in CLOCK]
@@ -140,7 +140,7 @@ async def test_values_of_the_clock_give_equal_rows_at_any_time(
 
 
 @pytest.mark.thorough
-async def test_changes_with_the_clock_give_equal_tables(
+async def test_changes_with_clock_values_give_equal_tables(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     statements = [
@@ -181,7 +181,7 @@ MATERIALISED = [
 async def rows_of(
     engine: SparkConnectEngine, query: str, limits: Limits | None = None
 ) -> tuple[ComputedRows, list[bytes]]:
-    """Run a query once; return what it gave, and its parts."""
+    """Run a query once; return its computed rows, and their parts."""
     kept: list[bytes] = []
 
     async def keep(number: int, part: bytes) -> int:
@@ -202,7 +202,7 @@ async def rows_of(
 async def replicate_rows(
     engine: SparkConnectEngine, result: Judged, *heads: str
 ) -> list[SparkPlan]:
-    """Run a statement's query once and return the statements that put its rows behind heads."""
+    """Run a statement's query once and return statements that write its rows, one for each head."""
     assert result.cut is not None
     found, (rows,) = await rows_of(engine, result.cut.query)
     plans = (sql_with_rows(head, found.schema) for head in heads or (result.cut.head,))
@@ -248,7 +248,7 @@ TEXTS = [f"hex({name})" if name == "x" else f"CAST({name} AS STRING)" for name i
 async def check_restored(
     session: SparkSession, query: str, schema: bytes, fill: Callable[[bytes], bytes]
 ) -> None:
-    """Hold rows that went through the log against the query's own, in types and in values."""
+    """Compare rows that went through the log with the query's own, in types and in values."""
     columns = await session.columns(query)
     plan = protos.base.Plan(root=restored(schema, [c.name for c in columns]))
     filled = SparkPlan(fill(plan.SerializeToString()))
@@ -265,14 +265,14 @@ async def check_restored(
     assert sorted(map(repr, given)) == sorted(map(repr, expected))
 
 
-async def test_materialised_query_keeps_every_type_and_value(engine: SparkConnectEngine) -> None:
+async def test_materialised_query_keeps_all_types_and_values(engine: SparkConnectEngine) -> None:
     found, (stream,) = await rows_of(engine, EVERY_TYPE)
     session = engine.session("materialise")
     await check_restored(session, EVERY_TYPE, found.schema, lambda p: with_rows(p, stream))
 
 
 @pytest.mark.parametrize("few", [placeholder.FEW, 0], ids=["rows", "lists of rows"])
-async def test_materialised_parts_are_gathered_with_every_type_and_value(
+async def test_materialised_parts_are_gathered_with_all_types_and_values(
     engine: SparkConnectEngine, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placeholder, "FEW", few)
@@ -313,7 +313,7 @@ WIDE = "repeat('x', 1000 * 1000)"
         "SELECT id FROM range(0, 210000, 1, 7)",
     ],
 )
-async def test_materialised_much_is_read_in_pieces_whole(
+async def test_large_materialised_result_is_read_whole_in_pieces(
     engine: SparkConnectEngine, query: str
 ) -> None:
     found, parts = await rows_of(engine, query)
@@ -328,7 +328,7 @@ def table_of(part: bytes) -> pa.Table:
         return reader.read_all()
 
 
-async def test_materialised_rows_that_no_table_holds_are_one_part_or_refused(
+async def test_materialised_rows_that_no_table_can_store_are_one_part_or_refused(
     engine: SparkConnectEngine,
 ) -> None:
     query = "SELECT make_interval(1, 2, 0, id) AS i FROM range(3)"
@@ -339,7 +339,7 @@ async def test_materialised_rows_that_no_table_holds_are_one_part_or_refused(
     assert caught.value.error_class == "HAPROC_CANNOT_MATERIALISE"
 
 
-async def test_materialised_too_much_is_refused(engine: SparkConnectEngine) -> None:
+async def test_materialised_rows_above_the_limit_are_refused(engine: SparkConnectEngine) -> None:
     with pytest.raises(RefusedError) as caught:
         await rows_of(
             engine, "SELECT id FROM range(1000)", Limits(part_rows_max=9, staged_bytes_max=100)
@@ -347,7 +347,7 @@ async def test_materialised_too_much_is_refused(engine: SparkConnectEngine) -> N
     assert caught.value.error_class == "HAPROC_TOO_LARGE_TO_MATERIALISE"
 
 
-async def test_materialised_table_as_select_keeps_names_and_types(
+async def test_materialised_create_table_as_keeps_names_and_types(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     types = []

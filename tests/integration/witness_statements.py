@@ -1,4 +1,4 @@
-"""Statements, and what becomes of each: as text, its rows, or a refusal for a reason."""
+"""Statements with their treatment: as text, as rows, or a refusal with its reason."""
 
 from __future__ import annotations
 

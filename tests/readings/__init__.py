@@ -1,1 +1,1 @@
-"""What Spark makes of the statements of the tests, recorded, and what asks and compares it."""
+"""Spark's recorded readings of the tests' statements, and programs that record and compare them."""

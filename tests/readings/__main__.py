@@ -1,6 +1,6 @@
 """Record the readings anew: ``python -m tests.readings [port token]``.
 
-Without a port it starts a Spark of its own, and stops it.
+Without a port it starts its own Spark, and stops it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.rig import SPARK_SETTINGS
 
 
 def main() -> None:
-    """Record at a server that runs, or at one of its own."""
+    """Record at a running server, or at its own."""
     if len(sys.argv) == 3:
         port, token = int(sys.argv[1]), sys.argv[2]
         record(lambda: Spark(port, token), print)

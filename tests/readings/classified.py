@@ -1,4 +1,4 @@
-"""Statements as they are classified: what Spark's parser says of them is a recorded reading."""
+"""Statements in their classified form; recorded readings replace Spark's parser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def classified(
     override: OperationClass | None = None,
     bounds: Bounds = _BOUNDS,
 ) -> Classified:
-    """Return what a statement is; raises RefusedError, LookupError if Spark cannot parse it."""
+    """Return a statement's class; raise RefusedError, LookupError if Spark cannot parse it."""
     found = classify(sql, context, rules, override, bounds)
     if isinstance(found, Unparsed):
         return decided(parsed_as(found.sql, context), found.sql, context, rules, override)
@@ -33,7 +33,7 @@ def classified(
 
 
 def parsed_as(sql: str, context: Context = _CONTEXT) -> Recognised:
-    """Return what Spark's parser makes of a statement; raises as `classified` does."""
+    """Return Spark's parsing of a statement; raise errors as `classified` does."""
     said = recorded(sql)
     if not (said.data or said.parsed):
         raise LookupError(f"{sql}: Spark says {said.error}")
@@ -41,7 +41,7 @@ def parsed_as(sql: str, context: Context = _CONTEXT) -> Recognised:
 
 
 async def classified_by(readings: Readings, sql: str, settings: Settings) -> Classified:
-    """Return what a statement is, as a Spark parses it; raises RefusedError, EngineError."""
+    """Return a statement's class, as a Spark parses it; raise RefusedError, EngineError."""
     context = Context(settings.catalog, settings.schema)
     found = classify(sql, context, _RULES)
     if isinstance(found, Unparsed):

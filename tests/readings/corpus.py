@@ -1,7 +1,8 @@
 """The statements of the corpus, and the worlds (schemas with tables) that they are read in.
 
-A file of `corpus/` or `worlds/` has a statement on each line; one that holds line ends, begins with
-`"` or `#`, or has blanks around it stands as a JSON string. Lines that begin with `#` are comments.
+A file of `corpus/` or `worlds/` has a statement on each line; one that contains line ends, begins
+with `"` or `#`, or has blanks around it is written as a JSON string. Lines that begin with `#` are
+comments.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ def worlds_of(name: str) -> tuple[str, ...]:
 
 
 def world(name: str) -> list[str]:
-    """Return the statements that make a world, in a schema of its name that is empty."""
+    """Return the statements that make a world, in an empty schema of its name."""
     return _statements((HERE / "worlds" / f"{name}.txt").read_text(encoding="utf-8"))
 
 
 def line_of(statement: str) -> str:
-    """Return the line that stands for a statement in a file."""
+    """Return the line of a statement in a file."""
     plain = statement.strip() == statement and statement.isprintable()
     return statement if plain and statement[:1] not in ('"', "#", "") else json.dumps(statement)
 

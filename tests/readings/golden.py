@@ -1,4 +1,4 @@
-"""Readings as they were recorded, so that what judges them is tested without Spark."""
+"""Recorded readings, so that the judge of them is tested without Spark."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from haproc.reading.tree import Reading, read
 FOLDER: Final = Path(__file__).parent.parent / "golden" / "readings"
 CORPUS: Final = Path(__file__).parent / "corpus"
 WAREHOUSE: Final = "file:/warehouse"
-"""Stands in readings for where the server kept its tables."""
+"""Stands in readings for the folder of the server's tables."""
 NOW: Final = "2026-03-01 23:30:00"
-"""Stands in readings for when they were made, in UTC."""
+"""Stands in readings for the moment at which they were made, in UTC."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What Spark said of a statement: a reading as JSON, or the name of an error.
+    """Spark's answer for a statement: a reading as JSON, or the name of an error.
 
     ``world``: the schema that it was read in. ``parsed``: the reading without an analyzed tree, if
-    the error is the analyzer's.
+    the
+    error is the analyzer's.
     """
 
     world: str
@@ -34,7 +35,7 @@ class Recorded:
     parsed: str = ""
 
     def reading(self, statement: str) -> Reading:
-        """Return it as trees; raises LookupError for an error."""
+        """Return the reading as trees; raise LookupError for an error."""
         if self.error:
             raise LookupError(f"{statement}: Spark says {self.error}")
         return read(self.data, statement)
@@ -42,7 +43,7 @@ class Recorded:
 
 @functools.cache
 def part(name: str) -> dict[str, Recorded]:
-    """Return what was recorded of a part of the corpus, by statement, in its order."""
+    """Return the recorded readings of a part of the corpus, by statement, in its order."""
     said = json.loads(gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes()))
     return {statement: _recorded(each) for statement, each in said.items()}
 
@@ -58,7 +59,7 @@ def everything() -> Iterator[tuple[str, Recorded]]:
 
 
 def recorded(statement: str) -> Recorded:
-    """Return what was recorded of a statement, in the first part that holds it."""
+    """Return the recorded reading of a statement, from the first part that holds it."""
     for path in sorted(CORPUS.glob("*.txt")):
         found = part(path.stem).get(statement)
         if found is not None:

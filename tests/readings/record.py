@@ -1,4 +1,4 @@
-"""Records what Spark makes of the corpus, such that recording anew gives the same bytes."""
+"""Records Spark's readings of the corpus; recording again gives the same bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.readings.spark import Spark, SparkError
 _NOW: Final = datetime.fromisoformat(NOW)
 _MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\d)(?:([ T])(\d\d:\d\d:\d\d)(?:\.\d+)?)?")
 SEED: Final = 7
-"""Stands for numbers of chance, and for when functions were made."""
+"""Stands for random numbers, and for the creation times of functions."""
 _SEED: Final = re.compile(r"-?\d{12,}L")
 _CREATED: Final = re.compile(r"(createTime\w*\W{1,4})\d{10,}")
 _LABEL: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -45,7 +45,7 @@ def record(connect: Callable[[], Spark], progress: Callable[[str], None]) -> Non
 
 @contextmanager
 def worlds(connect: Callable[[], Spark]) -> Iterator[dict[str, Spark]]:
-    """Make the worlds, give a session in each, and drop them afterwards."""
+    """Make the worlds, yield a session in each, and drop them afterwards."""
     sessions = {name: connect() for name in corpus.WORLDS}
     drops: list[str] = []
     try:
@@ -60,7 +60,7 @@ def worlds(connect: Callable[[], Spark]) -> Iterator[dict[str, Spark]]:
 
 
 def _make(session: Spark, name: str, drops: list[str]) -> None:
-    """Make a world in its schema; what drops it afterwards is added to ``drops``."""
+    """Make a world in its schema; add the statements that drop it to ``drops``."""
     session.rows("SET spark.sql.session.timeZone = UTC")
     schema = [] if name == "default" else [f"CREATE SCHEMA {name}"]
     for statement in [*schema, f"USE {name}", *corpus.world(name)]:
@@ -79,7 +79,7 @@ def _tried(
 ) -> dict[str, Any]:
     """Return the reading in the first world that has one, or the first one's error.
 
-    Beside an error of the analyzer's stands what the parser makes of the statement.
+    An error of the analyzer is returned with the parser's reading of the statement.
     """
     errors = []
     for world in worlds:
@@ -98,9 +98,9 @@ def _tried(
 
 @dataclass(slots=True)
 class Normaliser:
-    """Takes from a reading all that another run or server would say otherwise.
+    """Removes from a reading the values that differ between runs or servers.
 
-    ``warehouse``: where the server keeps its tables.
+    ``warehouse``: the folder in which the server keeps its tables.
     """
 
     warehouse: str
@@ -108,7 +108,7 @@ class Normaliser:
     _ctes: dict[int, int] = field(default_factory=dict)
 
     def plain(self, reading: Any, statement: str) -> Any:
-        """Return the reading of a statement as it is kept."""
+        """Return the reading of a statement in its stored form."""
         self._statement, self._ctes = statement, {}
         return self._plain(reading)
 
@@ -136,7 +136,7 @@ class Normaliser:
 
 
 def _fixed(found: re.Match[str]) -> str:
-    """Return what stands for a moment: near to now it is counted from another one."""
+    """Return the replacement of a moment: one near to now is moved to a fixed one."""
     now = datetime.now(UTC).replace(tzinfo=None)
     day, between, clock = found.groups()
     try:

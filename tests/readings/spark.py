@@ -1,4 +1,4 @@
-"""A session of a Spark server that has HAProc's plugin, spoken to directly."""
+"""A session of a Spark server that has HAProc's plugin, used directly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc, relations_pb2
 
 
 class SparkError(Exception):
-    """Spark's error; ``condition`` is its name, or the status' where it has none."""
+    """Spark's error; ``condition`` is its name, or the status's if it has none."""
 
     def __init__(self, condition: str, message: str) -> None:
         super().__init__(f"{condition}: {message}")
@@ -26,7 +26,7 @@ class SparkError(Exception):
 
 
 class Spark:
-    """A session of its own."""
+    """A separate session."""
 
     def __init__(self, port: int, token: str, user: str = "ann") -> None:
         limit = ("grpc.max_receive_message_length", -1)

@@ -10,7 +10,7 @@ from tests.simulation.seeds import many, with_others
 
 
 def main() -> int:
-    """Print what the seeds came to; 1 if any broke a promise."""
+    """Print the results of the seeds; return 1 if any broke a promise."""
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     began, bad, totals = time.monotonic(), 0, Counter[str]()

@@ -1,7 +1,7 @@
-"""Runs in which clusters that recover copy tables ahead of their queue, whenever they can.
+"""Runs in which recovering clusters copy tables ahead of their queue, whenever they can.
 
 Most writes name their tables, and clusters stay away for longer; a backlog of a second is worth a
-copy. All else is as in `scenario`.
+copy. Everything else is as in `scenario`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MIX = ("set",) * 6 + ("register",) * 6 + ("copy",) * 2 + ("prune", "fail", "gath
 
 
 def build(what: str, op_id: str, origin: str, rng_value: int) -> Operation:
-    """Return an operation; few are of unknown tables."""
+    """Return an operation; a few have unknown tables."""
     value = 8 * rng_value if what == "set" and rng_value % 16 else rng_value
     return scenario.build(what, op_id, origin, value)
 
@@ -37,7 +37,7 @@ class Ahead(Scenario):
 
 @contextmanager
 def soon() -> Iterator[None]:
-    """Have a backlog of a second be worth a copy, and as many copies as there may be."""
+    """Make a backlog of a second worth a copy, and allow as many copies as possible."""
     with (
         patch.object(backlog, "WORTH_S", 1.0),
         patch.object(backlog, "COPY_TABLE_S", 0.01),
@@ -50,7 +50,7 @@ def soon() -> Iterator[None]:
 
 
 def simulate_ahead(seed: int) -> tuple[Report, int]:
-    """Run a seed; also return how many copies were begun."""
+    """Run a seed; also return the number of copies begun."""
     with soon():
         made = Ahead(seed, writes_per_client=20)
         report = run(made.main())

@@ -16,7 +16,7 @@ BreakRule: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 
 def batch_formed_anew(patch: pytest.MonkeyPatch) -> None:
-    """After a crash, forget the intents and combine whatever is there."""
+    """After a crash, forget the intents and combine all operations."""
     original = Schedule.resume
 
     def forgetful(self: Schedule, *args: object) -> None:

@@ -1,4 +1,4 @@
-"""An event loop whose time passes only when everybody waits: a minute takes a millisecond."""
+"""An event loop whose time passes only when every task waits: a minute takes a millisecond."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class _Selector(selectors.SelectSelector):
-    """Never waits: moves the loop's clock on instead."""
+    """Never waits: advances the loop's clock instead."""
 
     def __init__(self) -> None:
         super().__init__()

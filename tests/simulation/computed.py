@@ -1,8 +1,8 @@
-"""Writes whose rows are computed at their place in the order, and what they must have seen.
+"""Writes whose rows are computed at their place in the order, and the rows that they must see.
 
-*gather* copies all ids that there are, *tally* counts what it wrote before, *make* creates a table
-from a query. Each draws a number by chance too, which is another one each time that a query runs:
-clusters that did not all take the same rows differ by it.
+*gather* copies all existing ids, *tally* counts its own earlier rows, *make* creates a table from a
+query. Each also draws a random number, a new one each time that a query runs: clusters that did not
+all take the same rows differ by it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def computed(
 
 
 def gather(op_id: str, origin: str) -> Operation:
-    """Return a write that copies all ids that there are."""
+    """Return a write that copies all existing ids."""
     query = f"SELECT '{op_id}' AS id, id AS x, chance() AS n FROM ids"
     return computed(op_id, Kind.INSERT, "INSERT INTO gathered ", query, origin, "ids", "gathered")
 
@@ -58,7 +58,7 @@ def of_session(op_id: str, origin: str, ref: SessionRef | None = None) -> Operat
 
 
 def tally(op_id: str, origin: str) -> Operation:
-    """Return a write that counts what its like wrote before."""
+    """Return a write that counts the rows of earlier writes of its kind."""
     query = f"SELECT '{op_id}' AS id, count(*) AS n, chance() AS m FROM tallies"
     return computed(op_id, Kind.INSERT, "INSERT INTO tallies ", query, origin, "tallies", "tallies")
 
@@ -71,7 +71,7 @@ def make(op_id: str, origin: str, table: str) -> Operation:
 
 
 def first_offsets(log: Sequence[Message | Filler]) -> dict[str, int]:
-    """Return where each operation stands first."""
+    """Return the first offset of each operation."""
     offsets: dict[str, int] = {}
     for offset, message in enumerate(log):
         if isinstance(message, Operation):
@@ -99,7 +99,7 @@ def check(
     offsets: dict[str, int],
     attempts: Sequence[Attempted],
 ) -> Iterator[Problem]:
-    """Yield what is wrong with computed writes on a cluster."""
+    """Yield the problems of computed writes on a cluster."""
     ids = [str(row[0]) for row in dump.get("ids", [])]
     seen = defaultdict[str, list[str]](list)
     for op_id, x, _ in dump.get("gathered", []):

@@ -1,6 +1,6 @@
-"""Spark Connect, as far as lanes speak it, to a simulated cluster: the real messages, no network.
+"""Spark Connect between lanes and a simulated cluster: the real messages, no network.
 
-Stands where `haproc.engine.channel.Channel` stands, so that the real lanes run in the simulation.
+Replaces `haproc.engine.channel.Channel`, so that the real lanes run in the simulation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RUNNING = _base.GetStatusResponse.OperationStatus.OPERATION_STATE_RUNNING
 
 @dataclass
 class SimSession:
-    """A session on the server, under an id of the server's own."""
+    """A session on the server, with the server's own id."""
 
     server_id: str
     confs: dict[str, str] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class SimSession:
 
     @property
     def mark(self) -> TransactionMarker | None:
-        """What a statement of this session is marked with now."""
+        """The marker of a statement in this session now."""
         note = self.confs.get(confs.MARKER_CONFS[2])
         if note is None:
             return None
@@ -46,7 +46,7 @@ class SimSession:
 
 
 class SimChannel(Channel):
-    """The calls of one process; ``check`` holds them up while that is frozen or dead."""
+    """The calls of one process; ``check`` blocks them while it is frozen or dead."""
 
     def __init__(self, spark: SimSpark, check: Callable[[], Awaitable[None]]) -> None:
         self.limits = EngineLimits(small_statement_timeout_s=10, applied_bytes_max=1024)
@@ -55,7 +55,7 @@ class SimChannel(Channel):
         self._alive = check
 
     async def unary(self, name: str, request: Any, timeout_s: float) -> Any:
-        """Make one of the calls that have one answer."""
+        """Make a call that has one answer."""
         await self._alive()
         await self._spark.travel()
         answer = getattr(self, f"_{name}")(request)
@@ -68,7 +68,7 @@ class SimChannel(Channel):
         return _Call(self._statement(_base.ExecutePlanRequest.FromString(request)))
 
     def in_background(self, call: Coroutine[Any, Any, None]) -> None:
-        """Nothing here is done in the background."""
+        """Fail: nothing here is done in the background."""
         raise NotImplementedError
 
     def _Interrupt(self, request: Any) -> Any:

@@ -1,11 +1,11 @@
-"""What a simulated cluster gives to another one that copies it, and takes from it.
+"""The files that a simulated cluster gives to another one that copies it, and takes from it.
 
-A table's files have a few of its rows each; what it was created by is its state. A table that is
-gone has no files any more, as in Delta. What is half made outlives the server, as files do.
+A table's files have a few of its rows each; its state is the statement that created it. A dropped
+table has no files any more, as in Delta. Unfinished copies outlive the server, as files do.
 
 A cluster has its tables below its own name (``/a/t@version``). Others reach them below ``/mnt``
-(``/mnt/a/t@version``), if the cluster is mounted there. Other paths that begin with a slash are
-those of a storage outside, see `places`.
+(``/mnt/a/t@version``), if the cluster is mounted there. Other paths that begin with a slash belong
+to an outside storage, see `places`.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ FILE_ROWS = 3
 
 
 class Shelf:
-    """What a cluster's storage has of copies, beside the tables."""
+    """The copies in a cluster's storage, beside the tables."""
 
     def __init__(self) -> None:
         self.kept: dict[tuple[str, int], tuple[str, dict[str, bytes]]] = {}
-        """What a table was created by, and its files, by name and version."""
+        """The statement that created a table, and its files, by name and version."""
         self.half: dict[str, tuple[str, dict[str, bytes]]] = {}
         """Sources and files of tables that have no rows yet."""
         self.whole: dict[str, str] = {}
         """Sources of finished copies, until something changes them."""
         self.copied: list[str] = []
-        """Tables, each time that they are finished."""
+        """Tables, once for each time that they were finished."""
         self.mounts: dict[str, SimSpark] = {}
-        """Clusters whose files this one reads."""
+        """Clusters whose files this one can read."""
         self.transferred: list[str] = []
-        """Tables, each time that files of them were copied by this cluster itself."""
+        """Tables, once for each time that this cluster copied files of them itself."""
         self.others: list[tuple[str, str]] = []
-        """What cannot be copied, and why."""
+        """Objects that cannot be copied, with the reasons."""
         self.parts: dict[str, bytes] = {}
-        """What was put so far of a file outside; the server has it, and forgets it."""
+        """The parts so far of a file outside; the server has them, and forgets them."""
 
     def checksum(self, name: str, version: int) -> str:
-        """Return that of a table at a version that an inventory told of; empty: of no such."""
+        """Return the checksum of a table at a version of an inventory; empty if unknown."""
         kept = self.kept.get((name, version))
         return "" if kept is None else checksum(_rows(kept[1].values()))
 
@@ -161,7 +161,7 @@ class SimCopies:
         return len(sizes), sum(sizes)
 
     def _transfer(self, source: str, target: str, path: str, *, half: bool = False) -> int:
-        """Copy a file, or the first half of it; return how many bytes. 0: it is there."""
+        """Copy a file, or its first half; return the number of bytes; 0 if it exists."""
         files, shelf = self._spark.places.files, self._spark.shelf
         data = self._known(source)[1][path] if _is_table(source) else files[f"{source}/{path}"]
         there = shelf.half[target][1] if not target.startswith("/") else files
@@ -265,7 +265,7 @@ def checksum(rows: Sequence[Sequence[object]]) -> str:
 
 
 def _files(rows: Sequence[Sequence[object]]) -> dict[str, bytes]:
-    """Return files of a few rows each; what they hold makes their names."""
+    """Return files of a few rows each; their content determines their names."""
     found = {}
     for number, first in enumerate(range(0, len(rows), FILE_ROWS)):
         data = json.dumps(rows[first : first + FILE_ROWS]).encode()
@@ -278,5 +278,5 @@ def _rows(files: Iterable[bytes]) -> list[tuple[object, ...]]:
 
 
 def _is_table(location: str) -> bool:
-    """Return whether a path is that of a cluster's table, and not one outside."""
+    """Return whether a path belongs to a cluster's table, not to an outside storage."""
     return "@" in location

@@ -1,7 +1,7 @@
-"""One story at a time on a simulated ring: no faults but those that the story tells.
+"""One story at a time on a simulated ring, with no faults except those of the story.
 
-A `Stage` is a ring that has settled. Faults are put at a step of a node's life (`at`), and what
-the clusters committed is on record, each with its virtual time.
+A `Stage` is a ring that has settled. Faults are placed at a step of a node's life (`at`), and the
+clusters' commits are recorded, each with its virtual time.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ CREATE = "CREATE TABLE t (x)"
 
 
 def ddl(origin: str, op_id: str = "create", sql: str = CREATE, **fields: Any) -> Operation:
-    """Return a synchronous operation that a node originates."""
+    """Return a synchronous operation whose origin is this node."""
     return replace(operation(op_id, Kind.CREATE_TABLE, sql, origin), **fields)
 
 
 def parallel(origin: str, op_id: str = "create", sql: str = CREATE) -> Operation:
-    """Return one that is taken to the other clusters at the same time."""
+    """Return one that is sent to the other clusters at the same time."""
     return ddl(origin, op_id, sql, operation_class=OperationClass.SYNCHRONOUS_PARALLEL)
 
 
@@ -149,7 +149,7 @@ class Stage:
         return outcome
 
     def messages(self) -> list[Message | Filler]:
-        """Return all that the log holds."""
+        """Return all messages in the log."""
         return self.ring.store.messages()
 
     def records(self, kind: type[T]) -> list[T]:
@@ -162,7 +162,7 @@ class Stage:
         return found[-1] if found else None
 
     def decisions(self) -> list[tuple[str, str]]:
-        """Return every decision in the log: who made it, and what it is."""
+        """Return every decision in the log: its author and its verdict."""
         return [(decision.by, decision.verdict.value) for decision in self.records(Decision)]
 
     def order(self, sql: str = CREATE) -> list[str]:
@@ -173,7 +173,7 @@ class Stage:
         return set(self.node(name).spark.dump())
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
-        """Wait for something to become true; AssertionError if it does not."""
+        """Wait for a condition; AssertionError if it does not become true."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():  # noqa: ASYNC110
@@ -215,7 +215,7 @@ class Stage:
         self.check_equal(*self.ring.names)
 
     def check_equal(self, *names: str) -> None:
-        """These clusters are in service and hold the same."""
+        """Check that these clusters are in service and have the same content."""
         if self.ring.errors:
             raise Violated(Violation.CRASHED, repr(self.ring.errors))
         if any(self.alive_state(name) is not State.READY for name in names):
@@ -237,7 +237,7 @@ def story(
     timeouts: Timeouts = TIMEOUTS,
     size: int = 3,
 ) -> None:
-    """Set the stage, and tell a story on it, in virtual time."""
+    """Run a story on a stage, in virtual time."""
 
     async def main() -> None:
         stage = Stage(seed, limits, timeouts, size)

@@ -1,4 +1,4 @@
-"""The commits of a simulated cluster's tables, as far as somebody made them past HAProc."""
+"""The commits that were made past HAProc to a simulated cluster's tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Past:
         self.commits: dict[str, list[Commit]] = {}
 
     def commit(self, table: str, operation: str, at_ms: int) -> None:
-        """Somebody commits to a table."""
+        """Commit to a table past HAProc."""
         commits = self.commits.setdefault(table, [])
         commits.append(Commit(len(commits), at_ms, operation, "somebody"))
 

@@ -25,17 +25,17 @@ T = TypeVar("T")
 
 
 def as_made(op: Operation, since: int) -> Operation:
-    """Return the operation as `haproc.route.making` makes it, of a request of that age."""
+    """Return the operation as `haproc.route.making` makes it, for a request of that age."""
     return replace(op, since=since, created_ms=unix_ms(), redefines=redefined_by(op))
 
 
 def unix_ms() -> int:
-    """Return what every clock shows."""
+    """Return the time of every clock."""
     return int(asyncio.get_running_loop().time() * 1000) + 1_790_000_000_000
 
 
 class Life:
-    """One process of a node. What it does to the world passes through here.
+    """One process of a node; all its side effects pass through here.
 
     It does nothing while it is frozen, and nothing more once it is dead.
     """
@@ -84,7 +84,7 @@ class Life:
 
     @property
     def awake(self) -> bool:
-        """Whether it can do anything."""
+        """True if it can do anything."""
         return self.thawed.is_set() and not self.died.is_set()
 
     def kill(self) -> None:
@@ -99,7 +99,7 @@ class Life:
             asyncio.get_running_loop().call_soon(self._exit)
 
     def _exit(self) -> None:
-        """End, as a process does that was replaced."""
+        """End, like a process that was replaced."""
         if self.node.life is self:
             self.node.life = None
         else:
@@ -107,7 +107,7 @@ class Life:
         self.kill()
 
     def _begin_anew(self) -> None:
-        """End, and start another process, as a HAProc does that is to be rebuilt."""
+        """End, and start another process, like a HAProc that is to be rebuilt."""
 
         def again() -> None:
             if self.node.life is self:
@@ -123,11 +123,11 @@ class Life:
             self.told(message)
 
     def freeze_after(self, checks: int) -> None:
-        """Freeze at one of the next moments at which the process touches the world outside."""
+        """Freeze at one of the next moments at which the process has a side effect."""
         self._checks_left = checks
 
     async def check(self) -> None:
-        """Go no further if this process is dead or frozen."""
+        """Wait while this process is frozen; never return once it is dead."""
         if self._checks_left is not None:
             self._checks_left -= 1
             if self._checks_left < 0:
@@ -138,7 +138,7 @@ class Life:
             await asyncio.get_running_loop().create_future()
 
     def told(self, message: PeerMessage) -> None:
-        """A peer's heartbeat or report arrives; a frozen process finds it when it wakes up."""
+        """Receive a peer's heartbeat or report; a frozen process gets it when it wakes up."""
         if self.died.is_set():
             return
         if not self.thawed.is_set():

@@ -1,4 +1,4 @@
-"""What a simulated ring shares: a log and a key-value store, and each process's way to them."""
+"""The shared parts of a simulated ring: a log and a key-value store, and the paths to them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 
 class KeepingStore(MemoryStore):
-    """Remembers what was trimmed, too, for checkers."""
+    """Keeps the trimmed records, too, for checkers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.everything: list[bytes] = []
-        """By offset."""
+        """The records, by offset."""
         self._messages: list[Message | Filler] = []
 
     def append_stored(self, encoded: Sequence[bytes]) -> list[int]:
@@ -45,7 +45,7 @@ class KeepingStore(MemoryStore):
 
 
 class _Reaching:
-    """A way that may be cut, is slow, loses calls and answers, and ends with its process."""
+    """A path that may be cut, is slow, loses calls and answers, and ends with its process."""
 
     def __init__(self, ring: Ring, life: Life) -> None:
         self._ring = ring

@@ -27,7 +27,7 @@ _READ: Final = re.compile(r"(?<!DELETE )FROM (\w+)")
 
 
 async def at_once() -> None:
-    """Nothing happens meanwhile."""
+    """Return at once: nothing happens meanwhile."""
 
 
 class Looking:
@@ -36,14 +36,14 @@ class Looking:
     def __init__(self, stage: Stage, name: str, meanwhile: Callable[[], Awaitable[None]]) -> None:
         self._spark = stage.node(name).spark
         self._meanwhile = meanwhile
-        """What happens after a look, before its answer is used."""
+        """The events after a look, before its answer is used."""
         self.looks = 0
 
     def session(self, key: str) -> Looking:
         return self
 
     async def configure(self, settings: Settings) -> None:
-        """All sessions are alike."""
+        """Do nothing: all sessions are alike."""
 
     async def table_columns(self, name: str) -> Sequence[Column]:
         self.looks += 1
@@ -60,7 +60,7 @@ class Looking:
         return [Column(column, "string") for column in found]
 
     async def recognised(self, text: str, settings: Settings, user: str) -> Recognised:
-        """What Spark's parser makes of a write into a table."""
+        """Return the parser's reading of a write into a table."""
         kind, name = re.findall(r"(INSERT|UPDATE|DELETE)\b(?: INTO| FROM)? (\w+)", text)[0]
         return Recognised(Kind(kind.lower()), writes=frozenset({f"spark_catalog.default.{name}"}))
 
@@ -71,7 +71,7 @@ class Looking:
         moment: Moment,
         carried: object = None,
     ) -> Judged:
-        """What Spark reads in a write, as `haproc.route.readings` has it: it is as it seems."""
+        """Return a write's reading, as `haproc.route.readings` does, without any finding."""
         self.looks += 1
         await self._spark.travel()
         await self._meanwhile()

@@ -1,6 +1,7 @@
-"""MERGE as SQLite runs it, which knows none: what `haproc.replicate.compose` writes, and clients.
+"""MERGE for SQLite, which has none: for the statements of `haproc.replicate.compose` and clients.
 
-It is told apart by its own words alone, so that what reads upserts is not held against itself.
+It is parsed only by its own words here, so that the product's parser of upserts is not compared
+with itself.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ _INLINE = re.compile(r"(?:SELECT \* FROM )?VALUES (?P<rows>.*) AS \w+(?P<names>\
 
 
 def sqlite_text(sql: str) -> str:
-    """Return a composed statement with names and types as SQLite has them; others as they are."""
+    """Return a composed statement with SQLite's names and types; others unchanged."""
     if not _COMPOSED.match(sql):
         return sql
     return sql.replace("`", "").replace(" AS STRING)", " AS TEXT)")
 
 
 def executed(disk: sqlite3.Connection, sql: str) -> int:
-    """Run a statement; return how many rows it changed."""
+    """Run a statement; return the number of rows that it changed."""
     return merged(disk, sql) if sql.startswith("MERGE") else disk.execute(sql).rowcount
 
 
 def merged(disk: sqlite3.Connection, sql: str) -> int:
-    """Run a MERGE as one transaction; return how many rows it changed."""
+    """Run a MERGE as one transaction; return the number of rows that it changed."""
     head, *clauses = _CLAUSES.split(sql)
     merge = _MERGE.fullmatch(head)
     assert merge is not None, sql
@@ -68,7 +69,7 @@ def merged(disk: sqlite3.Connection, sql: str) -> int:
 
 
 def _run(disk: sqlite3.Connection, merge: re.Match[str], text: str) -> int:
-    """Run one clause; no other one touches the rows that it is for."""
+    """Run one clause; no other clause touches its rows."""
     clause = _CLAUSE.fullmatch(text)
     assert clause is not None, text
     table, t, s, what = merge["table"], merge["t"], merge["s"], clause["what"]

@@ -1,4 +1,4 @@
-"""What lies between the nodes of a simulated ring: questions, heartbeats and reports."""
+"""The network between the nodes of a simulated ring: requests, heartbeats and reports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Refused(Exception):
 
 
 class SimPeers:
-    """Calls between nodes: lost on the way there or back, delayed, delivered twice."""
+    """Calls between nodes: lost on the way there or back, delayed, or delivered twice."""
 
     def __init__(self, ring: Ring, life: Life) -> None:
         self._ring = ring
@@ -101,7 +101,7 @@ class SimPeers:
 
 
 class SimLines:
-    """Heartbeats and reports between nodes: late, lost, or not on their way at all."""
+    """Heartbeats and reports between nodes: late, lost, or not sent at all."""
 
     def __init__(self, ring: Ring, life: Life, peers: Iterable[str]) -> None:
         self._ring = ring
@@ -109,7 +109,7 @@ class SimLines:
         self._sign_at = dict.fromkeys(peers, 0.0)
 
     def follow(self, members: Iterable[Member]) -> None:
-        """Go to these from now on."""
+        """Send to these members from now on."""
         names = [each.name for each in members if each.name != self._life.node.name]
         self._sign_at = {name: self._sign_at.get(name, 0.0) for name in names}
 

@@ -1,6 +1,6 @@
-"""A storage outside of all clusters, which each of them can reach: where backups lie.
+"""A storage outside of all clusters, which each of them can reach, for backups.
 
-Files by their whole paths. A table there is what its commits say, as in Delta.
+Files by their whole paths. A table's content follows from its commits, as in Delta.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Places:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.written: list[str] = []
-        """Paths, each time that a whole file is written there."""
+        """Paths, once for each time that a whole file was written there."""
 
     def write(self, path: str, data: bytes) -> None:
-        """Put a whole file there."""
+        """Write a whole file."""
         self.files[path] = data
         self.written.append(path)
 
     def names(self, folder: str) -> dict[str, int]:
-        """Return the files that lie in a folder itself, and their sizes."""
+        """Return the files directly in a folder, and their sizes."""
         inside = f"{folder.rstrip('/')}/"
         return {
             path.removeprefix(inside): len(data)

@@ -1,6 +1,6 @@
-"""The plans that lanes send, as text that SQLite reads, and Spark's schemas of its tables.
+"""The plans that lanes send, as text for SQLite, and Spark's schemas of its tables.
 
-Staging tables are tables of SQLite like all others, but for their names.
+Staging tables are tables of SQLite like all others, except for their names.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from haproc.engine.statement import SparkPlan, SqlText, Statement
 from tests.simulation.merging import sqlite_text
 
 STAGING = "staging_"
-"""How the names of staging tables begin in SQLite."""
+"""The prefix of staging tables' names in SQLite."""
 _CREATES = protos.commands.WriteOperation.SaveTable.TABLE_SAVE_METHOD_SAVE_AS_TABLE
 _INSERTS = protos.commands.WriteOperation.SaveTable.TABLE_SAVE_METHOD_INSERT_INTO
 DROP_STAGING, NOTHING = "DROP STAGING", "NOTHING"
 QUIET = (DROP_STAGING, NOTHING)
-"""Of these nobody tells."""
+"""Statements that are not reported."""
 _FIXED = {DROP_SCHEMA.sql: DROP_STAGING, MAKE_SCHEMA.sql: NOTHING}
 
 
 def text_of(plan: Any) -> str:
-    """Return what a plan does as a statement of SQLite's."""
+    """Return a plan as a statement for SQLite."""
     match plan.WhichOneof("op_type"), plan.root.WhichOneof("rel_type"):
         case "root", "sql":
             sql = plan.root.sql.query
@@ -56,7 +56,7 @@ def text_of(plan: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a session is asked: a query, for its first rows or to make a staging table of them."""
+    """A request to a session: a query, for its first rows or for a staging table of them."""
 
     sql: str
     rows_max: int | None = None
@@ -64,7 +64,7 @@ class Asked:
 
 
 def asked_in(statement: Statement) -> Asked:
-    """Return what a statement asks, as text that SQLite reads."""
+    """Return the request in a statement, as text for SQLite."""
     if isinstance(statement, SqlText):
         return Asked("SELECT 1" if statement.sql in _FIXED else _of_files(staged(statement.sql)))
     assert isinstance(statement, SparkPlan)
@@ -83,7 +83,7 @@ def _carried(relation: Any) -> str:
 
 
 def _of_files(sql: str) -> str:
-    """Return a text in which every two rows of a table are a file."""
+    """Return a text in which each two rows of a table are a file."""
     for spark, sqlite in (
         ("_metadata.file_name", "('f' || ((rowid - 1) / 2))"),
         ("_metadata.row_index", "((rowid - 1) % 2)"),
@@ -105,7 +105,7 @@ def appending(table: str, text: str) -> bytes:
 
 
 def staged(text: str) -> str:
-    """Return a text with staging tables called as they are here."""
+    """Return a text with the names that staging tables have here."""
     return text.replace(f"{CATALOG}.{STAGING_SCHEMA}.", STAGING)
 
 
@@ -116,7 +116,7 @@ def read(stream: bytes) -> pa.Table:
 
 
 def _source(relation: Any) -> str:
-    """Return what rows are read from: a staging table, or the rows themselves."""
+    """Return the source of rows: a staging table, or the rows themselves."""
     match relation.WhichOneof("rel_type"):
         case "project":
             return _source(relation.project.input)
@@ -142,7 +142,7 @@ def _literal(value: object) -> str:
 
 
 def schema_of(names: list[str], texts: tuple[str, ...]) -> bytes:
-    """Return the schema of columns, of which those called like one of ``texts`` hold text."""
+    """Return the schema of columns; those named in ``texts`` hold text."""
     schema = protos.data_types.DataType()
     for name in names:
         field = schema.struct.fields.add(name=name, nullable=True)

@@ -33,7 +33,7 @@ class SimReading:
         self.stands = True
 
     def as_it_is(self) -> SimReading:
-        """Return itself: nobody makes it anew."""
+        """Return itself: it is never made anew."""
         return self
 
     async def configure(self, settings: Settings) -> None:
@@ -89,13 +89,13 @@ def _kind(name: str, values: list[Any]) -> pa.DataType:
 
 
 def _rows_of(query: SparkPlan) -> pa.Table | None:
-    """Return the rows that a query consists of, if it does."""
+    """Return the rows that a query consists of; None if it reads others."""
     root = protos.base.Plan.FromString(query.plan).root
     return read(root.local_relation.data) if root.HasField("local_relation") else None
 
 
 def _sql(query: Statement) -> str:
-    """Return a query's text, also where it came as a plan."""
+    """Return a query's text, also from a plan."""
     if isinstance(query, SparkPlan):
         return str(protos.base.Plan.FromString(query.plan).root.sql.query)
     assert isinstance(query, SqlText)

@@ -1,12 +1,12 @@
-"""Clients that write and read at every level while things break, and what they must never see.
+"""Clients that write and read at every level during faults, and the rules for each read.
 
-The real `haproc.route.reads` decides; a query looks into the simulated cluster's tables, some time
-after it was sent there. What a client holds is haclient's own account of it. For each read:
+The real `haproc.route.reads` decides; a query reads the simulated cluster's tables some time after
+it was sent there. A client's knowledge is haclient's own record of it. The rules:
 
-- *linearizable*: everything is there whose record stood in the log when the read began (so all that
-  was acknowledged to anybody), and everything that a read which had ended before has shown;
-- *bounded*: the same but for the newest records, as many as the bound says;
-- *session*: everything that this client wrote and saw before, on whichever cluster.
+- *linearizable*: it shows every record that was in the log when the read began (so everything
+acknowledged to any client), and everything that an earlier, finished read has shown;
+- *bounded*: the same except for the newest records, up to the bound;
+- *session*: it shows everything that this client wrote and saw before, on any cluster.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from tests.simulation.scenario import Attempted, Report, Scenario, insert
 from tests.simulation.violations import Violation
 
 TABLES = ("ids", "copies")
-"""What is read: two tables, so that operations run side by side."""
+"""The tables that are read: two, so that operations run side by side."""
 BOUND = 3
 
 
 @dataclass
 class Shown:
-    """A query's result; stands where a stream of Arrow does."""
+    """A query's result, in place of an Arrow stream."""
 
     ids: frozenset[str]
 
 
 @dataclass
 class Counted:
-    """What happened to reads, all together."""
+    """Counts of reads, all together."""
 
     levels: dict[str, int] = field(default_factory=dict)
     waits: int = 0
@@ -75,7 +75,7 @@ class Doors:
         self._reads: dict[Life, Reads] = {}
 
     def reads(self, life: Life) -> Reads:
-        """Return a process's reads, made when first asked for."""
+        """Return a process's reads, made at the first request."""
         if life not in self._reads:
             forwarding = SimForwarding(self, life)
             config = self.ring.config
@@ -83,7 +83,7 @@ class Doors:
         return self._reads[life]
 
     async def ask(self, name: str, request: Request) -> tuple[frozenset[str], HaReport]:
-        """A client's query to one node; raises Refused and RequestError."""
+        """Send a client's query to one node; raise Refused and RequestError."""
         life = self.ring.nodes[name].running()
 
         async def work(replica: Replica) -> Answer:
@@ -134,12 +134,12 @@ class Doors:
         return HaReport(life.node.name, OperationClass.QUERY, after_offset=after)
 
     def shown(self, tables: Mapping[str, Sequence[tuple[object, ...]]]) -> frozenset[str]:
-        """Return what a query shows of a cluster's tables."""
+        """Return the ids that a query shows of a cluster's tables."""
         return frozenset(str(row[0]) for table in TABLES for row in tables.get(table, []))
 
 
 class SimForwarding:
-    """Queries from node to node; what the peer is told may come late or never."""
+    """Queries from node to node; a peer's answer may come late or never."""
 
     def __init__(self, doors: Doors, life: Life) -> None:
         self._doors = doors
@@ -171,12 +171,12 @@ class SimForwarding:
 
 @dataclass
 class Read:
-    """A read and what it must show."""
+    """A read and the ids that it must show."""
 
     level: Consistency
     client: int
     end_before: int
-    """The log's end when it began."""
+    """The log's end when the read began."""
     must_show: frozenset[str]
     shown: frozenset[str] = frozenset()
     cluster: str = ""
@@ -193,7 +193,7 @@ class ReadScenario(Scenario):
         self.done: list[Read] = []
         self.shown_to_anybody: frozenset[str] = frozenset()
         self.answered_by: dict[str, tuple[str, int]] = {}
-        """Who acknowledged a write, and its token."""
+        """The cluster that acknowledged a write, and the token."""
         for node in self.ring.nodes.values():
             node.spark.statement_s = self.read_rng.choice((0, 0, 0.3, 1))
 
@@ -217,7 +217,7 @@ class ReadScenario(Scenario):
         return None
 
     async def client(self, number: int) -> None:
-        """Write and read in turn, and keep what was written and seen."""
+        """Write and read in turn, and keep the ids that were written and seen."""
         rng = self.read_rng
         order = self.ring.order(number)
         seen, known = SeenOffsets(), frozenset[str]()
@@ -274,7 +274,7 @@ class ReadScenario(Scenario):
     # -- the checker -----------------------------------------------------------------------
 
     def check(self, report: Report) -> None:
-        """Hold every read against what it had to show."""
+        """Compare every read with the ids that it had to show."""
         super().check(report)
         written = self.written()
         for read in self.done:
@@ -300,6 +300,6 @@ class ReadScenario(Scenario):
 
 
 def simulate_reads(seed: int) -> tuple[Report, Counted]:
-    """Run one seed; return what it came to and what happened to reads."""
+    """Run one seed; return its report and the counts of reads."""
     scenario = ReadScenario(seed)
     return run(scenario.main()), scenario.doors.counted

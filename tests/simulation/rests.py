@@ -48,7 +48,7 @@ class RestsScenario(Scenario):
         super().__init__(seed, **options)
         self.looks_rng = random.Random(f"{seed}/looks")
         self.stale = 0
-        """Records that were overtaken."""
+        """The number of stale records."""
 
     async def send(self, name: str, attempt: Attempted, value: int) -> OperationOutcome:
         """Send what is made after a look on the way that the service takes."""
@@ -74,7 +74,7 @@ class RestsScenario(Scenario):
         return done.outcome
 
     async def made(self, life: Life, attempts: Attempts, attempt: Attempted) -> Operation:
-        """Return a workload step's operation."""
+        """Return the operation of a workload step."""
         name, spark = life.node.name, life.node.spark
         if attempt.what == "shape":
             sql = f"ALTER TABLE shaped ADD COLUMN {attempt.id}"
@@ -96,7 +96,7 @@ class RestsScenario(Scenario):
     # -- the checker -----------------------------------------------------------------------
 
     def check_counts(self, name: str, what: str, ids: Sequence[str], report: Report) -> None:
-        """Judge by the ids that a cluster's table holds what attempts were told."""
+        """Compare the ids in a cluster's table with the answers of the attempts."""
         for attempt in self.attempts:
             if attempt.what == what:
                 report.problems += of_attempt(name, attempt, ids.count(attempt.id))
@@ -144,5 +144,5 @@ class RestsScenario(Scenario):
 
 
 def simulate_rests(seed: int, **options: int) -> Report:
-    """Run one seed and return what it came to."""
+    """Run one seed and return its report."""
     return run(RestsScenario(seed, **options).main())

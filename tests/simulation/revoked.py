@@ -1,7 +1,7 @@
-"""Seeded runs in which clients and operators want back what is under way, under every fault.
+"""Seeded runs in which clients and operators revoke running operations, under every fault.
 
-Some writes have a time budget, too. Then it is checked that what was told to be taken back is
-nowhere, and what was told to be committed everywhere.
+Some writes have a time budget, too. A write reported as revoked must be on no cluster, and one
+reported as committed on every cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUDGETS = (None, None, None, 1.0, 4.0)
 
 
 def build_with_budget(what: str, op_id: str, origin: str, rng_value: int) -> Operation:
-    """Build one of a scenario's writes; a part of them has a budget."""
+    """Build one of a scenario's writes; some of them have a budget."""
     return replace(build(what, op_id, origin, rng_value), apply_budget_s=BUDGETS[rng_value % 5])
 
 
@@ -41,7 +41,7 @@ class RevokeScenario(Scenario):
         self.told = Counter[str]()
 
     async def operator(self) -> None:
-        """Beside what operators do, want writes back."""
+        """Revoke writes, in addition to the operators' other actions."""
         for node in self.ring.nodes.values():
             node.spark.statement_s = self.revoke_rng.choice((0, 0.3, 2))
         asking: set[asyncio.Task[None]] = set()
@@ -55,7 +55,7 @@ class RevokeScenario(Scenario):
         await asyncio.gather(drains, *asking)
 
     async def want_back(self, attempt: Attempted) -> None:
-        """Ask some node to take a write back; note what it answers."""
+        """Ask a node to revoke a write; record its answer."""
         node = self.ring.nodes[self.revoke_rng.choice(self.ring.names)]
         by_operator = self.revoke_rng.random() < 0.3
 
@@ -79,13 +79,13 @@ class RevokeScenario(Scenario):
             self.told[fate] += 1
 
     async def heal(self) -> None:
-        """Statements are fast again, too."""
+        """Make statements fast again, too."""
         for node in self.ring.nodes.values():
             node.spark.statement_s = 0
         await super().heal()
 
     def check(self, report: Report) -> None:
-        """Take what was said of a write that was wanted back for what its client was told."""
+        """Use the answers about a revoked write as its client's answer."""
         for attempt in self.attempts:
             fates = self.fates.get(attempt.id, set())
             gone, there = Fate.REVOKED in fates, Fate.COMMITTED in fates
@@ -109,6 +109,6 @@ async def _of_operator(operators: Operators, offset: int) -> Fate:
 
 
 def simulate_revoked(seed: int) -> tuple[Report, Counter[str]]:
-    """Run one seed; return what it came to, and what was said of what was wanted back."""
+    """Run one seed; return its report, and the answers about revoked writes."""
     scenario = RevokeScenario(seed)
     return run(scenario.main()), scenario.told

@@ -1,7 +1,7 @@
-"""A whole ring in one process: nodes that die, freeze and come back; a network and a log that fail.
+"""A whole ring in one process: nodes that die, freeze and return; a faulty network and log.
 
-Everything random comes from one seeded generator, everything timed from the virtual clock, so a
-seed replays a run exactly.
+All random values come from one seeded generator, all times from the virtual clock, so a seed
+replays a run exactly.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LIMITS = Limits(
     lanes=3, look_ahead_records_max=40, batch_operations_max=8, window_records=5000, part_rows_max=2
 )
 TRIM = Trim(interval_s=1.0, keep_records=0, keep_s=0)
-"""Everything goes that may go."""
+"""Trims everything that is not needed."""
 TIMEOUTS = Timeouts(
     apply_s=60, probe_interval_s=0.5, takeover_s=2, peer_s=0.5, fanout_s=5, give_up_after_s=5
 )
@@ -55,7 +55,7 @@ TIMEOUTS = Timeouts(
 
 @dataclass
 class Weather:
-    """How bad things are at the moment; all are rates per call."""
+    """The present faults; all are rates per call."""
 
     step_crash_rate: float = 0.0
     peer_loss_rate: float = 0.0
@@ -69,19 +69,19 @@ READS = Reads(wait_s=4)
 
 
 def cluster_of(name: str) -> ClusterConfig:
-    """Return a node as a configuration names it."""
+    """Return a node's configuration."""
     return ClusterConfig(name, Address(name, 8080), Address(name, 1), EngineAddress(name, 1))
 
 
 def config_of(names: Iterable[str], **fields: Any) -> Config:
-    """Return the configuration of a ring of these."""
+    """Return the configuration of a ring of these nodes."""
     return Config("ring", "memory:", tuple(map(cluster_of, names)), "secret", **fields)
 
 
 class Node:
     """A cluster and its HAProcs: processes come and go, the cluster's tables stay.
 
-    One process is the node's own; others that it replaced may still be there, frozen.
+    One process is the node's own; others that it replaced may still exist, frozen.
     """
 
     def __init__(self, ring: Ring, name: str) -> None:
@@ -91,7 +91,7 @@ class Node:
         self.spark.places = ring.places
         self.incarnation = 0
         self.drained = False
-        """An operator's word, which outlives processes."""
+        """An operator's drain, which outlives processes."""
         self.life: Life | None = None
         self.replaced: list[Life] = []
 
@@ -102,7 +102,7 @@ class Node:
             self.life = Life(self, self.incarnation)
 
     def replace(self) -> Life | None:
-        """Start another process beside the one that runs; return that one."""
+        """Start another process beside the running one; return the earlier one."""
         earlier, self.life = self.life, None
         if earlier is not None:
             self.replaced.append(earlier)
@@ -110,7 +110,7 @@ class Node:
         return earlier
 
     def kill(self) -> None:
-        """kill -9: nothing is cleaned up, nobody is told."""
+        """kill -9: nothing is cleaned up, and no peer is informed."""
         if self.life is not None:
             self.life.kill()
             self.life = None
@@ -139,12 +139,12 @@ class Node:
 
     @property
     def alive(self) -> bool:
-        """Whether the node has a process."""
+        """True if the node has a process."""
         return self.life is not None
 
     @property
     def replica(self) -> Replica | None:
-        """What runs in the node's own process."""
+        """The replica in the node's own process."""
         return self.life.member.replica if self.life is not None else None
 
     def running(self) -> Life:
@@ -164,9 +164,9 @@ class Ring:
     def __init__(self, seed: int, size: int = 3, limits: Limits = LIMITS) -> None:
         self.rng = random.Random(seed)
         self.beats_rng = random.Random(f"{seed}/beats")
-        """Apart, so that heartbeats change nothing else in a run."""
+        """Separate, so that heartbeats change nothing else in a run."""
         self.cut: set[str] = set()
-        """Nodes that reach neither the log nor anybody else."""
+        """Nodes that reach neither the log nor other nodes."""
         self.cut_from_log: set[str] = set()
         """Nodes that reach each other, but not the log."""
         self.names = tuple(ascii_letters[:size])
@@ -179,9 +179,9 @@ class Ring:
             trim=TRIM,
             reads=READS,
         )
-        """Of processes that start from now on."""
+        """The configuration of processes that start from now on."""
         self.storage: dict[str, Prefixes] = {}
-        """How clusters reach each other's files, in the configuration of such processes."""
+        """The paths of clusters to each other's files, for such processes."""
         self.trims = 0
         self.weather = Weather()
         self.store = KeepingStore()
@@ -192,12 +192,12 @@ class Ring:
         self.history: list[str] = []
         self.errors: list[BaseException] = []
         self.on_step: Callable[[Node, Step], None] = lambda node, step: None
-        """Called whenever a node reaches a step; it may kill or freeze the node there."""
+        """Called at each step of a node; it may kill or freeze the node there."""
         self.on_state: Callable[[Life, State, str], None] = lambda life, state, reason: None
-        """Called whenever a process changes its state."""
+        """Called at each change of a process's state."""
 
     def delay_s(self, name: str) -> float:
-        """How long a call of this node's is on its way."""
+        """Return the transit time of a call of this node."""
         return self.rng.uniform(0, self.weather.delay_s)
 
     def order(self, number: int) -> list[str]:
@@ -206,42 +206,42 @@ class Ring:
         return [*self.names[at:], *self.names[:at]]
 
     def joined(self, one: str, other: str) -> bool:
-        """Whether there is a way between two nodes."""
+        """Return whether two nodes can reach each other."""
         return not {one, other} & self.cut
 
     def configure(self, **changes: Any) -> None:
-        """Change what processes are started with from now on."""
+        """Change the configuration of processes that start from now on."""
         self.config = replace(self.config, **changes)
 
     def config_of(self, name: str) -> Config:
-        """Return a process's configuration; it names itself and those of the beginning."""
+        """Return a process's configuration; it contains itself and the founders."""
         names = sorted({*self.names, name})
         known = (replace(cluster_of(each), storage=self.storage.get(each, ())) for each in names)
         return replace(self.config, clusters=tuple(known))
 
     def add(self, name: str) -> Node:
-        """Put another cluster beside the others, empty; the ring has yet to take it."""
+        """Add another, empty cluster; the ring has yet to admit it."""
         self.nodes[name] = Node(self, name)
         return self.nodes[name]
 
     def trimmed(self, name: str, before: int) -> None:
-        """Somebody trimmed the log."""
+        """Record that a node trimmed the log."""
         self.trims += 1
         self.note(f"{name} trims to {before}")
 
     def note(self, what: str) -> None:
-        """Remember what happened, for the report of a failed run."""
+        """Record an event, for the report of a failed run."""
         self.history.append(f"{asyncio.get_running_loop().time():9.3f} {what}")
 
     def ended(self, task: asyncio.Task[None]) -> None:
-        """A replica ended; unless it was killed, that is a bug."""
+        """Record the error of a replica that ended; unless it was killed, that is a bug."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.errors.append(error)
 
     async def submit(
         self, name: str, operation: Operation, timeout_s: float, age_s: float = 0
     ) -> tuple[int, OperationOutcome]:
-        """A client's request to one node; its age is what the client says."""
+        """Send a client's request to one node; its age is the client's statement."""
 
         async def work(replica: Replica) -> tuple[int, OperationOutcome]:
             if not replica.serving:
@@ -256,9 +256,9 @@ class Ring:
     async def assured(
         self, name: str, operation: Operation, concern: WriteConcern, timeout_s: float
     ) -> tuple[int, Mapping[str, str]]:
-        """A client's write of some concern, as the service makes it of its parts.
+        """Send a client's write with a write concern, as the service does.
 
-        Returns the offset, and who had applied it when the answer left.
+        Return the offset, and the clusters that had applied it when the answer left.
         """
         life = self.nodes[name].running()
         assurance = life.member.assurance
@@ -286,7 +286,7 @@ class Ring:
                 await asyncio.sleep(0.5)
 
     def settled_node(self, node: Node) -> bool:
-        """Whether a node is READY and has applied the whole log."""
+        """Return whether a node is READY and has applied the whole log."""
         if node.replica is None:
             return False
         core = node.replica.core

@@ -1,9 +1,9 @@
-"""One seeded run: clients write, a nemesis breaks things, then everything heals and is checked.
+"""One seeded run: clients write, a nemesis injects faults, then everything heals and is checked.
 
-Workloads: *set* (unique ids into one table: an id that is missing was lost, one that stands twice
-was doubled), *register* (each update appends its id to a key's history: order, loss and doubling
-show), *copy* (INSERT … SELECT from one table into another: the order across tables shows), and DDL
-now and then. What writes computed rows is in `computed`.
+Workloads: *set* (unique ids into one table: a missing id was lost, a repeated one was doubled),
+*register* (each update appends its id to a key's history: it shows order, loss and doubling),
+*copy* (INSERT … SELECT from one table into another: it shows the order across tables), and DDL now
+and then. Writes of computed rows are in `computed`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOO_LATE = "HAPROC_RETRY_TOO_LATE"
 
 @dataclass
 class Attempted:
-    """A client's write and what it was told: True acknowledged, False rejected, None unknown."""
+    """A client's write and its answer: True acknowledged, False rejected, None unknown."""
 
     id: str
     what: str
@@ -54,7 +54,7 @@ class Attempted:
 
 @dataclass
 class Report:
-    """What a run came to; ``problems`` is empty if every promise was kept."""
+    """The report of a run; ``problems`` is empty if every promise was kept."""
 
     seed: int
     problems: list[Problem] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Report:
     history: list[str] = field(default_factory=list)
 
     def wrong(self, violation: Violation, text: str) -> None:
-        """Note that a promise was broken."""
+        """Record a broken promise."""
         self.problems.append(Problem(violation, text))
 
 
@@ -83,7 +83,7 @@ def operation(op_id: str, kind: Kind, sql: str, origin: str, **fields: object) -
 
 
 def insert(op_id: str, table: str, origin: str) -> Operation:
-    """An INSERT that may be combined with its neighbours."""
+    """Return an INSERT that may be combined with its neighbours."""
     head = f"INSERT INTO {table} VALUES "
     shape = InsertShape(len(head), 1, "s")
     sql = f"{head}('{op_id}')"
@@ -204,7 +204,7 @@ class Scenario:
         return asyncio.get_running_loop().time()
 
     async def operator(self) -> None:
-        """Drain clusters at random, whatever else goes on, and give them back."""
+        """Drain clusters at random, during everything else, and undrain them."""
         rng, ring = self.drains_rng, self.ring
         while self.writing:
             await asyncio.sleep(rng.expovariate(0.2))
@@ -217,7 +217,7 @@ class Scenario:
             node.drain(drained=False)
 
     async def rebuilds(self) -> None:
-        """Have clusters rebuilt at random, whatever else goes on."""
+        """Rebuild clusters at random, during everything else."""
         rng, ring = self.rebuilds_rng, self.ring
         while self.writing and self.rebuilding:
             await asyncio.sleep(rng.expovariate(0.1))
@@ -279,7 +279,7 @@ class Scenario:
         return False
 
     async def nemesis(self) -> None:
-        """Break things at random until the writing is over."""
+        """Inject faults at random until the writing is over."""
         rng, ring = self.nemesis_rng, self.ring
         ring.weather.step_crash_rate = rng.choice((0, 0, 0.002, 0.02))
         ring.weather.peer_loss_rate = rng.choice((0, 0.05, 0.3))
@@ -350,7 +350,7 @@ class Scenario:
         self.kills += 1
 
     async def heal(self) -> None:
-        """Everything works again; wait until the ring has settled."""
+        """End all faults; wait until the ring has settled."""
         weather = type(self.ring.weather)()
         self.ring.weather = weather
         for node in self.ring.nodes.values():
@@ -389,7 +389,7 @@ class Scenario:
         return report
 
     async def verify(self, report: Report) -> None:
-        """The ring itself must find, too, that its clusters are equal."""
+        """Check that the ring itself finds its clusters equal."""
         replica = self.ring.nodes["a"].replica
         if replica is None or report.problems:
             return
@@ -451,7 +451,7 @@ class Scenario:
         report.history = self.ring.history
 
     def lasting(self, report: Report, text: str, *states: str) -> None:
-        """Note that some clusters do not serve, though nothing is broken any more."""
+        """Record that some clusters do not serve although all faults are over."""
         known = any(state.startswith("DIVERGED") for state in states)
         report.wrong(Violation.DIVERGED if known else Violation.NOT_READY, text)
 
@@ -481,5 +481,5 @@ async def _rebuild(replica: Replica, name: str, donor: str) -> None:
 
 
 def simulate(seed: int, **options: int) -> Report:
-    """Run one seed and return what it came to."""
+    """Run one seed and return its report."""
     return run(Scenario(seed, **options).main())

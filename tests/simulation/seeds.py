@@ -16,7 +16,7 @@ from tests.simulation.sessions import simulate as simulate_sessions
 from tests.simulation.violations import Problem, Violation
 
 SEEDS: Final = int(os.environ.get("SEEDS", "4"))
-"""How many seeds the tests run under every kind of fault. More belong to long runs, by hand."""
+"""The seeds that tests run under every kind of fault; longer runs are started by hand."""
 
 
 def one(seed: int, **options: int) -> Report:
@@ -36,7 +36,7 @@ def judged(run: Callable[[int], Report], seed: int) -> Report:
 
 
 def with_others(seed: int) -> Report:
-    """Run a seed of the scenario, of one that takes writes back, and of clients' sessions."""
+    """Run a seed of the scenario, of one with revoked writes, and of clients' sessions."""
     report = one(seed)
     report.problems += judged(lambda each: simulate_revoked(each)[0], seed).problems
     sessions = judged(lambda each: Report(each, problems=simulate_sessions(each)), seed)
@@ -49,7 +49,7 @@ def many(
 ) -> Iterator[Report]:
     """Run seeds side by side, on every core.
 
-    In processes of their own from the start: what gRPC leaves in a process does not survive a fork.
+    Each runs in a new process from the start: gRPC's state in a process does not survive a fork.
     """
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(partial(run, **options), seeds, chunksize=10)

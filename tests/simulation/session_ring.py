@@ -42,7 +42,7 @@ from tests.unit.session_rig import DEFAULTS, FakeEngine, FakeSpark
 
 T = TypeVar("T")
 NAMES = "abc"
-"""HAProcs, tables, and temporary views that may hide one."""
+"""The names of HAProcs, of tables, and of temporary views that may hide one."""
 TIMEOUT_S = 3.0
 
 
@@ -52,13 +52,13 @@ class AwayError(Exception):
 
 @dataclass
 class World:
-    """What all HAProcs share, and chance."""
+    """The shared parts of all HAProcs, and the random source."""
 
     chance: random.Random
     keys: MemoryKeys = field(default_factory=MemoryKeys)
     log: list[Change] = field(default_factory=list)
     witnessed: dict[tuple[str, int], Held] = field(default_factory=dict)
-    """What a session was behind each entry, by its adoption and ordinal."""
+    """The content of a session after each entry, by its adoption and ordinal."""
     healed: bool = False
     names: int = 0
     numbers: int = 0
@@ -70,7 +70,7 @@ class World:
         return f"n{self.names}"
 
     def number(self) -> int:
-        """Return another number than ever before."""
+        """Return a new number."""
         self.numbers += 1
         return self.numbers
 
@@ -78,7 +78,7 @@ class World:
         return not self.healed and self.chance.random() < probability
 
     def later(self, change: Coroutine[Any, Any, Any]) -> None:
-        """Have a change land after it was given up."""
+        """Let a change take effect after it was given up."""
 
         async def land() -> None:
             await asyncio.sleep(self.chance.uniform(0, 4))
@@ -130,17 +130,17 @@ class SlowStore(MemoryKeyValueStore):
 
 
 class SimSpark(FakeSpark):
-    """A Spark session that takes its time."""
+    """A slow Spark session."""
 
     session: ClientSession
-    """The client's session that it is of; said by whoever enters that."""
+    """The client's session that it belongs to; set when that is entered."""
 
     def __init__(self, key: str, restore: Restore | None, haproc: HAProc) -> None:
         super().__init__(key, self._made_anew, FakeEngine())
         self._haproc, self._from_journal = haproc, restore
         self.made, self.truth = Held(DEFAULTS), Held(DEFAULTS)
         self.behind = Held(DEFAULTS)
-        """What it held right behind the last statement that changed it."""
+        """Its content right after the last statement that changed it."""
         self._generation = 0
 
     def lose(self) -> None:
@@ -207,15 +207,15 @@ class SimSpark(FakeSpark):
 
 
 class Making:
-    """A Spark session while it is made from its journal."""
+    """A Spark session while it is rebuilt from its journal."""
 
     def __init__(self, spark: SimSpark, haproc: HAProc) -> None:
         self._spark, self._haproc = spark, haproc
         self._begun = False
         self.last: Numbered | None = None
-        """The last entry of the journal that it is made from."""
+        """The last entry of the journal that it is rebuilt from."""
         self.began = 0
-        """What the cluster had applied then."""
+        """The offset that the cluster had applied then."""
 
     def _begin(self) -> None:
         if self._begun:
@@ -273,14 +273,14 @@ class HAProc:
         return self.sparks[-1]
 
     async def enter(self, name: str) -> tuple[ClientSession, SimSpark]:
-        """Return a session, which begins if there is none."""
+        """Return a session; begin it if there is none."""
         found = await self.sessions.enter("u", name, create=True)
         assert isinstance(found.spark, SimSpark)
         found.spark.session = found
         return found, found.spark
 
     def may_lose(self, spark: SimSpark) -> None:
-        """Restart Spark now and then right behind a statement."""
+        """Restart Spark now and then right after a statement."""
         if self._world.happens(0.02):
             spark.lose()
 
@@ -310,15 +310,15 @@ class HAProc:
         self.applied = max(self.applied, end)
 
     def tables(self, end: int | None = None) -> Tables:
-        """Return the cluster's tables, as they are or as they were behind so many changes."""
+        """Return the cluster's tables, now or after so many changes."""
         return tables_at(NAMES, self._world.log[: self.applied if end is None else end])
 
     def interpreter(self, made: Held, truth: Held) -> Interpreter:
-        """Return what runs a statement in a session now."""
+        """Return a runner of statements in a session now."""
         return Interpreter(made, truth, self.tables(), lambda: self._world.chance.randrange(10**9))
 
     def judge(self, made: Held, making: Making) -> Held:
-        """Hold a session that was made anew against what it was; return that."""
+        """Compare a rebuilt session with its earlier content; return that."""
         last = making.last
         if last is None:
             before = Held(DEFAULTS)
@@ -334,7 +334,7 @@ class HAProc:
         await self.applies(len(self._world.log))
 
     async def ask(self, what: Callable[[HAProc], Awaitable[T]]) -> T:
-        """Run a request here; AwayError if there is no answer, RequestError as it says."""
+        """Run a request here; AwayError if there is no answer, RequestError as raised."""
 
         async def served() -> T:
             return await what(self)

@@ -1,8 +1,9 @@
-"""What a simulated Spark session holds: temporary views and variables, over tables that change.
+"""The content of a simulated Spark session: temporary views and variables over changing tables.
 
-Only as much of Spark as decides what a session shows. A view by SQL looks names up at each use: as
-temporary views those that were such when it was made, else as tables. A view of a DataFrame is
-resolved once. Either has the columns that it was made with, and none if one of them is lost.
+Only the part of Spark that determines what a session shows. A view by SQL resolves names at each
+use: as temporary views if they were such when it was made, otherwise as tables. A view of a
+DataFrame is resolved once. Both have the columns that they were made with, and none if one of them
+is lost.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 
 ERROR: Final = "an error"
-"""What a view shows whose rows cannot be had."""
+"""The content of a view whose rows cannot be computed."""
 DEPTH_MAX: Final = 30
-"""Views over views; more are a circle."""
+"""The limit of views over views; more are a cycle."""
 Columns: TypeAlias = tuple[str, ...]
 Shown: TypeAlias = tuple[Columns, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: its columns, and what its rows come to."""
+    """A table: its columns, and the sum of its rows."""
 
     columns: Columns
     rows: int
@@ -49,7 +50,7 @@ class Change:
 
 
 def tables_at(names: str, log: Sequence[Change]) -> Tables:
-    """Return the tables behind these changes; all of them are there at the beginning."""
+    """Return the tables after these changes; all of them exist at the beginning."""
     tables = {name: Table(("id",), 0) for name in names}
     for each in log:
         table = tables.get(each.table)
@@ -68,7 +69,7 @@ def tables_at(names: str, log: Sequence[Change]) -> Tables:
 class Sql:
     """A view by SQL. ``temporary``: its base was a temporary view when it was made.
 
-    Its number may be a variable's value, as it is at each use.
+    Its number may be a variable, whose value is read at each use.
     """
 
     number: int | str
@@ -79,7 +80,7 @@ class Sql:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A view that is resolved: over another one, a table (its name), or nothing."""
+    """A resolved view: over another one, a table (its name), or nothing."""
 
     number: int | None
     base: Frame | Broken | str
@@ -95,20 +96,20 @@ class Broken:
 
 @dataclass(slots=True)
 class Held:
-    """What a session holds."""
+    """The content of a session."""
 
     settings: Settings
     ran: list[str] = field(default_factory=list)
     views: dict[str, Sql | Frame | Broken] = field(default_factory=dict)
     variables: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Value, and the expression of the default."""
+    """The value, and the expression of the default."""
 
     def copy(self) -> Held:
-        """Return another one that holds the same."""
+        """Return a copy with the same content."""
         return Held(self.settings, [*self.ran], dict(self.views), dict(self.variables))
 
     def resolved(self, name: str, temporary: bool = True, deep: int = 0) -> Frame | Broken | str:
-        """Return what a name stands for."""
+        """Return the object that a name stands for."""
         view = self.views.get(name) if temporary else None
         if not isinstance(view, Sql):
             return view or name
@@ -119,23 +120,23 @@ class Held:
         return Broken(view.columns) if number is None else Frame(number, base, view.columns)
 
     def number(self, said: int | str) -> int | None:
-        """Return a number, or the value of the variable that is said."""
+        """Return a number, or the value of the named variable."""
         if isinstance(said, int):
             return said
         value, _ = self.variables.get(said, (None, ""))
         return value
 
     def analysed(self, name: str, tables: Tables) -> Shown | None:
-        """Return columns and rows of what a name stands for; None: Spark refuses it."""
+        """Return columns and rows behind a name; None if Spark refuses it."""
         return _shown(self.resolved(name), tables) if name else (("id",), 0)
 
     def shown(self, name: str, tables: Tables) -> Shown | str:
-        """Return what a query of a name shows."""
+        """Return the result of a query of a name."""
         found = self.analysed(name, tables)
         return ERROR if found is None or ERROR in found else found
 
     def goes_round(self, name: str, base: str) -> bool:
-        """Tell whether a view of this name over this base would rest on itself."""
+        """Return whether a view of this name over this base would rest on itself."""
         while base != name:
             view = self.views.get(base)
             if not isinstance(view, Sql) or not view.temporary:
@@ -162,10 +163,10 @@ def _shown(node: Frame | Broken | str, tables: Tables) -> Shown | None:
 
 
 def differences(made: Held, before: Held, seen: Sequence[Tables]) -> list[str]:
-    """Return how a session that was made anew differs from what it was.
+    """Return the differences between a rebuilt session and its earlier content.
 
-    ``seen``: the tables as they were while it was made, the last ones now. Where they changed
-    meanwhile, a view may not have been made, and stays an error.
+    ``seen``: the tables during the rebuild, the last ones now. If they changed meanwhile, a view
+    may have failed, and stays an error.
     """
     found = []
     for what in ("settings", "variables"):
@@ -222,7 +223,7 @@ class Interpreter:
         self._made, self._truth, self._tables, self._rand = made, truth, tables, rand
 
     def run(self, statement: Statement) -> None:
-        """Run a statement; raises EngineError where Spark refuses it."""
+        """Run a statement; raise EngineError if Spark refuses it."""
         if isinstance(statement, SparkPlan):
             self._plan(statement.plan)
             return
@@ -259,7 +260,7 @@ class Interpreter:
             self._truth.ran.append(sql)
 
     def asked(self, sql: str) -> bytes:
-        """Return values of variables, as they are asked for; raises EngineError."""
+        """Return the values of the requested variables; raise EngineError."""
         values = [self._variable(name)[0] for name in _ASKED.findall(sql)]
         return stream_of(pa.table({f"_{at}": [value] for at, value in enumerate(values)}))
 
@@ -323,7 +324,7 @@ class Interpreter:
 
 
 def frame(name: str, sql: str) -> bytes:
-    """Return what ``df.createOrReplaceTempView`` sends."""
+    """Return the plan that ``df.createOrReplaceTempView`` sends."""
     plan = protos.base.Plan()
     made = plan.command.create_dataframe_view
     made.input.sql.query, made.name, made.replace = sql, name, True

@@ -1,14 +1,14 @@
 """Clients' sessions on three HAProcs over one key-value store, on a virtual clock.
 
-The sessions are the real ones. Simulated are the store, whose answers are slow, lost, or come after
-the change was given up and lands late; Spark, which holds views and variables and is restarted now
-and then (`session_spark`); and the log, whose changes to tables each cluster applies a while later.
-HAProcs are killed and frozen. Two clients share each session and go to whichever HAProc answers, so
-it changes hands all the time.
+The sessions are the real ones. Simulated are the store, whose answers are slow or lost, and whose
+changes may take effect after they were given up; Spark, which holds views and variables and is
+restarted now and then (`session_spark`); and the log, whose changes to tables each cluster applies
+a while later. HAProcs are killed and frozen. Two clients share each session and go to any HAProc
+that answers, so it changes its owner all the time.
 
-What a query shows is held against what had been acknowledged when it was asked. A session that was
-made anew is held against what it was behind its last entry: names, values, columns, settings, and
-what its views show of the tables of this moment. A seed fixes everything.
+The result of a query is compared with the writes acknowledged before it was sent. A rebuilt session
+is compared with its content after its last entry: names, values, columns, settings, and the rows of
+its views over the tables of this moment. A seed determines everything.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Step:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has no name that another one could replace."""
+        """True if it has no name that another step could replace."""
         return "." in self.text
 
 
 async def _run(session: ClientSession, spark: SimSpark, step: Step) -> Entry:
-    """Run a step as the doors do; return what it left."""
+    """Run a step as the doors do; return its entry."""
     runs = SparkPlan(step.plan) if step.plan else SqlText(step.text)
     run = partial(spark.query, runs, timeout_s=60)
     if step.text.startswith("USE "):
@@ -63,18 +63,18 @@ async def _run(session: ClientSession, spark: SimSpark, step: Step) -> Entry:
 
 
 class Session:
-    """What the clients of one session know of it."""
+    """The knowledge of one session's clients."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.acknowledged: list[str] = []
         self.without_effect: set[str] = set()
         self.written = 0
-        """Place in the log behind the last write that was acknowledged."""
+        """The end of the log after the last acknowledged write."""
 
 
 class Client:
-    """Changes its session, writes, and looks."""
+    """Changes its session, writes, and queries."""
 
     def __init__(self, world: World, haprocs: list[HAProc], session: Session, name: str) -> None:
         self._world, self._haprocs, self._session, self._name = world, haprocs, session, name
@@ -93,7 +93,7 @@ class Client:
                 await self.look()
 
     def _named(self) -> Step:
-        """Return a statement that makes, changes or drops what has a name."""
+        """Return a statement that makes, changes or drops a named object."""
         choice, number = self._world.chance.choice, self._world.number()
         name, base, variable = choice(NAMES), choice(NAMES), choice("xy")
         more = number if number % 4 else variable
@@ -137,7 +137,7 @@ class Client:
         raise AssertionError("nobody answers")
 
     async def _step(self, step: Step) -> None:
-        """Have a step done; one that Spark refuses leaves nothing."""
+        """Run a step; one that Spark refuses has no effect."""
         session, request_id = self._session, self._world.name()
 
         async def change(haproc: HAProc) -> None:
@@ -180,11 +180,11 @@ class Client:
         self._session.written = max(self._session.written, place)
 
     async def look_again(self, haproc: HAProc) -> None:
-        """Have whoever took the session over since the write began wait for the log's end again."""
+        """Let a HAProc that has adopted the session meanwhile wait for the log's end again."""
         await haproc.sessions.enter("u", self._session.name, create=False)
 
     async def look(self) -> None:
-        """Hold what the session shows against what was acknowledged before it was asked."""
+        """Compare the session's content with the writes acknowledged before the query."""
         session = self._session
         steps, written = tuple(session.acknowledged), session.written
 
@@ -254,5 +254,5 @@ async def _simulated(seed: int) -> list[Problem]:
 
 
 def simulate(seed: int) -> list[Problem]:
-    """Run a seed; return what it found wrong."""
+    """Run a seed; return the problems found."""
     return clock.run(_simulated(seed))

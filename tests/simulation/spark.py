@@ -1,12 +1,12 @@
-"""A simulated Spark cluster: SQLite for the tables, and Delta's rules for marks and conflicts.
+"""A simulated Spark cluster: SQLite for the tables, and Delta's rules for markers and conflicts.
 
-What it takes from Delta: a write whose mark's version is not above the table's last one is
-skipped; the mark is committed with the data; a statement that finds at its commit that another
-one of the same application committed since it began fails (ConcurrentTransactionException); a
-DELETE or UPDATE that matches nothing leaves no mark; DDL knows no marks. What it takes from Spark:
-a statement goes on when its client dies, and may or may not have committed when the server dies;
-sessions are made by whoever first asks for them and forgotten when the server dies; a mark is what
-the session's settings say at the moment. The lanes are the real ones, see `connect`.
+From Delta: a write whose marker's version is not above the table's last one is skipped; the marker
+is committed with the data; a statement fails (ConcurrentTransactionException) if another one of the
+same application has committed since it began; a DELETE or UPDATE without matching rows leaves no
+marker; DDL has no markers. From Spark: a statement goes on when its client dies, and may or may not
+have committed when the server dies; a session is made by the first request for it and forgotten
+when the server dies; the marker is determined by the session's current settings. The lanes are the
+real ones, see `connect`.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ _STATES = (
 
 
 class SimSpark:
-    """One cluster; its tables survive `kill`, what runs does not."""
+    """One cluster; its tables survive `kill`, its running statements do not."""
 
     def __init__(self, name: str, rng: random.Random) -> None:
         self.name = name
         self.up = True
         self.environment_error_rate = 0.0
         self.statement_s = 0.0
-        """What each statement takes beside the little that it always does."""
+        """The time of each statement, in addition to the little that it always takes."""
         self.query_s = 0.0
         """The same for queries."""
         self.refuses: set[str] = set()
-        """Statements that meet an application error here."""
+        """Statements with an application error here."""
         self.poison: set[str] = set()
-        """Statements that meet an environment error here, as often as they are tried."""
+        """Statements with an environment error here, at each attempt."""
         self.torn: set[str] = set()
         """Statements that commit once, and end with `torn_error` each time that they run."""
         self.torn_error = EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
         """The error of the statements in `torn`."""
         self.deadly: set[str] = set()
-        """Statements that bring the server down; somebody starts it again."""
+        """Statements that crash the server; it is started again."""
         self.held: set[str] = set()
         """Tables whose statements wait as long as the table is in this set."""
         self.storage_away = False
@@ -84,7 +84,7 @@ class SimSpark:
         self.poison_word = ""
         """Statements that contain this word meet the error of `poison`."""
         self.on_commit: Callable[[str, str], None] = lambda cluster, sql: None
-        """Called with the cluster's name and the statement whenever one commits."""
+        """Called with the cluster's name and the statement at each commit."""
         self._rng = rng
         self._disk = sqlite3.connect(":memory:", isolation_level=None)
         self._disk.create_function("chance", 0, lambda: rng.randrange(1 << 40))
@@ -101,7 +101,7 @@ class SimSpark:
         self.past = Past()
 
     def kill(self) -> None:
-        """The server dies: what has not committed never will."""
+        """Kill the server: uncommitted statements never commit."""
         self.up = False
         self._life += 1
         self._sessions.clear()
@@ -109,7 +109,7 @@ class SimSpark:
         self.shelf.parts.clear()
 
     def restart(self) -> None:
-        """The server is back over the same tables."""
+        """Start the server again over the same tables."""
         self.up = True
 
     def dump(self) -> dict[str, list[tuple[object, ...]]]:
@@ -121,7 +121,7 @@ class SimSpark:
         }
 
     def staged(self) -> list[str]:
-        """Return the staging tables that there are."""
+        """Return the existing staging tables."""
         return [name for name in self._names() if name.startswith(STAGING)]
 
     def _names(self) -> list[str]:
@@ -148,13 +148,13 @@ class SimSpark:
             )
 
     async def look(self) -> None:
-        """Somebody asks what tables there are."""
+        """Answer a request for the list of tables."""
         await asyncio.sleep(self._rng.uniform(0, 0.05))
         self._check()
         self._check_storage()
 
     def object_fingerprint(self, named: Named) -> str:
-        """Return how a table stands now."""
+        """Return the present fingerprint of a table."""
         table = named.name.rpartition(".")[2]
         made = self.definition(table)
         if not made:
@@ -186,11 +186,11 @@ class SimSpark:
         return self.shelf.checksum(name, state.version) or self._kept[name, state.version]
 
     def columns(self, table: str) -> list[str]:
-        """Return a table's columns; none if there is no such table."""
+        """Return a table's columns; empty if there is no such table."""
         return [row[1] for row in self._disk.execute(f"PRAGMA table_info({table})")]
 
     async def work(self, most_s: float) -> None:
-        """Somebody asks for something that takes a moment."""
+        """Take a moment, like a request that needs some work."""
         life = self._life
         self._check(life)
         await asyncio.sleep(self._rng.uniform(0, most_s))
@@ -203,13 +203,13 @@ class SimSpark:
         return str((found.fetchone() or ("",))[0])
 
     def drop(self, table: str) -> None:
-        """Drop a table, with its marks."""
+        """Drop a table, with its markers."""
         self._disk.execute(f"DROP TABLE {table}")
         for known in (self._marks, self._notes, self._versions, self.shelf.whole):
             known.pop(table, None)
 
     def make(self, table: str, made: str, rows: Sequence[Sequence[object]], marker: int) -> None:
-        """Make a table of rows, with a mark."""
+        """Make a table of rows, with a marker."""
         self._disk.execute(made)
         self._insert(table, rows)
         self.note(table, marker)
@@ -224,7 +224,7 @@ class SimSpark:
         self._disk.execute(sql)
 
     def note(self, table: str, version: int) -> None:
-        """A table's newest commit has this mark."""
+        """Set the marker of a table's newest commit."""
         self._notes[table] = self._marks[table] = version
 
     def empty(self) -> None:
@@ -236,11 +236,11 @@ class SimSpark:
     # -- sessions and statements -----------------------------------------------------------
 
     async def travel(self) -> None:
-        """A message is on its way."""
+        """Take the time of a message."""
         await asyncio.sleep(self._rng.uniform(0, 0.005))
 
     def session(self, session_id: str, observed: str, *, make: bool) -> SimSession:
-        """Return a session as a request finds it."""
+        """Return a session for a request."""
         self._check()
         if session_id in self._spent:
             raise _lost("SESSION_CLOSED")
@@ -255,7 +255,7 @@ class SimSpark:
         return found
 
     def release(self, session_id: str, *, reconnect: bool) -> None:
-        """Drop a session and what runs in it."""
+        """Drop a session and its running statements."""
         self._check()
         found = self._sessions.pop(session_id, None)
         if found is not None:
@@ -264,12 +264,12 @@ class SimSpark:
                 self._spent.add(session_id)
 
     def interrupt(self, session: SimSession) -> None:
-        """Stop what runs in a session."""
+        """Stop the running statements of a session."""
         for task in list(session.running.values()):
             task.cancel()
 
     def start(self, session: SimSession, operation_id: str, sql: str) -> asyncio.Task[Applied]:
-        """Start a statement that belongs to the cluster, not to who asked for it."""
+        """Start a statement that belongs to the cluster, not to its caller."""
         task = asyncio.get_running_loop().create_task(self._execute(session, sql))
         session.running[operation_id] = task
         task.add_done_callback(lambda _: session.running.pop(operation_id, None))
@@ -328,9 +328,9 @@ class SimSpark:
             raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
 
     async def read(self, sql: str, table: str = "") -> tuple[list[str], list[tuple[object, ...]]]:
-        """Run a query; it sees the tables as they are at one moment while it runs.
+        """Run a query on the tables as of one moment while it runs.
 
-        With ``table``, what it gives becomes a staging table.
+        With ``table``, its result becomes a staging table.
         """
         self._check()
         life = self._life

@@ -1,6 +1,6 @@
-"""The stories whose traces are kept in tests/golden/stories, each by the name of its function.
+"""The stories whose traces are in tests/golden/stories, each under the name of its function.
 
-`python -m tests.simulation.stories` writes them anew.
+`python -m tests.simulation.stories` writes them again.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ UPDATE: Final = "UPDATE t SET x = x || '!'"
 
 
 async def ready(stage: Telling) -> None:
-    """All have applied everything, and stored it."""
+    """Wait until all clusters have applied everything, and stored it."""
     await stage.ready(*stage.ring.names)
     await asyncio.sleep(1)
 
 
 async def with_table(stage: Telling, sql: str = "CREATE TABLE t (x)") -> None:
-    """A table is there on all clusters; the story begins."""
+    """Make a table on all clusters; begin the story."""
     await stage.submit("a", ddl("a", sql=sql))
     await ready(stage)
     stage.begin()
@@ -299,12 +299,12 @@ STORIES: Final[dict[str, tuple[Story, Limits]]] = {
 
 
 def trace(name: str) -> str:
-    """Tell a story, and return its trace."""
+    """Run a story, and return its trace."""
     return told(*STORIES[name])
 
 
 def write_all() -> None:
-    """Write all traces anew."""
+    """Write all traces again."""
     traces = {name: trace(name) for name in STORIES}
     FOLDER.mkdir(parents=True, exist_ok=True)
     for path in FOLDER.glob("*.txt"):

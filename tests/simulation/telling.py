@@ -55,11 +55,11 @@ from tests.simulation.spark import SimSession, SimSpark
 
 PACES: Final = {"a": 1.0, "b": 1.1, "c": 1.25}
 SQL_MAX: Final = 70
-"""Characters of a statement that are shown."""
+"""The shown characters of a statement."""
 
 
 class Steady(random.Random):
-    """Chance that always comes to its mean, times a pace; rare things never happen."""
+    """Random source that returns the mean, times a pace; rare events never happen."""
 
     def __init__(self, pace: float = 1.0) -> None:
         super().__init__(0)
@@ -79,7 +79,7 @@ class Steady(random.Random):
 
 
 class Telling(Stage):
-    """A stage on which all that happens is written down."""
+    """A stage on which every event is recorded."""
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(1, limits)
@@ -87,11 +87,11 @@ class Telling(Stage):
         self._listening = False
         self._said_at = 0.0
         self.failed = dict.fromkeys(PACES, 0)
-        """How many statements failed on each cluster."""
+        """The number of failed statements on each cluster."""
         self._claims: dict[int, str] = {}
         """Processes, by the epoch that their cursors carry."""
         self._running: dict[tuple[str, str], bool] = {}
-        """Statements that run, by cluster and text: whether they have committed."""
+        """Running statements, by cluster and text: whether they have committed."""
         ring = self.ring
         ring.rng = ring.beats_rng = Steady()
         ring.on_state = self._is
@@ -119,7 +119,7 @@ class Telling(Stage):
         ring.trimmed = trimmed  # type: ignore[method-assign]
 
     def say(self, who: str, what: str) -> None:
-        """Write a line; time that passed before it is told in whole seconds."""
+        """Write a line; before it, the time that passed in whole seconds."""
         if not self._listening:
             return
         passed_s = round(self.now - self._said_at)
@@ -130,13 +130,13 @@ class Telling(Stage):
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """What happens meanwhile is no part of the story."""
+        """Leave the events meanwhile out of the story."""
         listening, self._listening = self._listening, False
         yield
         self._listening, self._said_at = listening, self.now
 
     def begin(self) -> None:
-        """From here on it is told."""
+        """Begin the story here."""
         self._listening, self._said_at = True, self.now
 
     # -- what is seen ----------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Telling(Stage):
     # -- what a story does -----------------------------------------------------------------
 
     async def ask(self, name: str, op: Operation, timeout_s: float = 30, age_s: float = 0) -> None:
-        """A client sends a write and hears what became of it, or does not."""
+        """Send a client's write, and write down its outcome or the error."""
         self.say("client", f"sends {op.id} to {name}")
         try:
             outcome = await self.submit(name, op, timeout_s, age_s)
@@ -225,18 +225,18 @@ class Telling(Stage):
         self.say("client", f"hears of {op.id} from {name}: {told}")
 
     def kills(self, node: Node) -> None:
-        """A fault: its process is killed."""
+        """Kill the node's process (a fault)."""
         self.say(_current(node), "is killed")
         node.kill()
 
     def starts(self, name: str) -> None:
-        """A process is started."""
+        """Start a process."""
         node = self.node(name)
         self.say(name, "is started again")
         node.start()
 
     def strike(self, name: str, step: Step, fault: Callable[[Node], None]) -> None:
-        """Put a fault at a step, and say where it strikes."""
+        """Place a fault at a step, and write down where it strikes."""
 
         def fall(node: Node) -> None:
             self.say(_current(node), f"comes to {step.value}")
@@ -245,7 +245,7 @@ class Telling(Stage):
         self.at(name, step, fall)
 
     def holds(self, table: str = "t") -> None:
-        """Tell what every cluster has in a table."""
+        """Write down every cluster's content of a table."""
         for name in self.ring.names:
             rows = self.node(name).spark.dump().get(table)
             text = "no such table" if rows is None else ", ".join(_row(row) for row in rows)
@@ -253,7 +253,7 @@ class Telling(Stage):
 
 
 class _Cursors(dict[str, Cursor]):
-    """The log's cursors, told as they are stored."""
+    """The log's cursors; each stored one is written down."""
 
     def __init__(self, stores: Callable[[str, Cursor], None]) -> None:
         super().__init__()
@@ -278,13 +278,13 @@ def _row(row: tuple[object, ...]) -> str:
 
 
 def short(sql: str) -> str:
-    """Return a statement in one line, cut where it is long."""
+    """Return a statement in one line, cut if it is long."""
     sql = " ".join(sql.split()).replace(" ,", ",")
     return sql if len(sql) <= SQL_MAX else sql[:SQL_MAX] + "…"
 
 
 def heard(outcome: OperationOutcome) -> str:
-    """Return an outcome as a client hears of it."""
+    """Return an outcome as a client receives it."""
     failure = outcome.failure
     return outcome.status.value + (f", {_class(failure)}" if failure is not None else "")
 
@@ -294,7 +294,7 @@ def _class(error: EngineError | ApplicationFailure) -> str:
 
 
 def stored(progress: Progress) -> str:
-    """Return what a cursor says."""
+    """Return a cursor's content in words."""
     parts = [f"below {progress.low} done"]
     if progress.done:
         parts.append("done " + " ".join(map(str, sorted(progress.done))))
@@ -323,7 +323,7 @@ def _of_word(word: FateMessage) -> str:
 
 
 def described(message: Message | Filler) -> str:
-    """Return a record in words: who says what."""
+    """Return a record in words: its author and its content."""
     match message:
         case Operation():
             ground = f", as of {message.analyzed_to}" if message.analyzed_to is not None else ""
@@ -356,7 +356,7 @@ def described(message: Message | Filler) -> str:
 
 
 def told(tell: Callable[[Telling], Coroutine[Any, Any, None]], limits: Limits = LIMITS) -> str:
-    """Tell a story, and return it as text; its docstring comes first."""
+    """Run a story, and return its trace as text, headed by the story's docstring."""
 
     async def main() -> list[str]:
         stage = Telling(limits)

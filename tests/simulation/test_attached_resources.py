@@ -1,4 +1,4 @@
-"""Sessions that requests lend to their operations are given back, whoever computes the rows."""
+"""Tests of sessions that requests attach to operations: they are released at the end."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ async def begun(stage: Stage) -> tuple[Member, ClientSession]:
 
 
 def resting(op_id: str, session: ClientSession, origin: str = "a") -> Operation:
-    """Return a write that rests on a session as it is now."""
+    """Return a write that rests on a session in its present state."""
     ref = SessionRef(session.user, session.id, session.next_ordinal, session.begun)
     return of_session(op_id, origin, ref)
 
 
-def lent(stage: Stage) -> list[str]:
-    """Return the operations that sessions are lent to on cluster a."""
+def attached(stage: Stage) -> list[str]:
+    """Return the operations that have a session attached on cluster a."""
     return [op_id for _, op_id in stage.replica("a").computing._sessions]
 
 
 @as_story()
-async def test_session_lent_to_a_write_that_another_cluster_computes_is_given_back(
+async def test_session_attached_to_a_write_that_another_cluster_computes_is_released(
     stage: Stage,
 ) -> None:
     await ids(stage)
@@ -56,15 +56,15 @@ async def test_session_lent_to_a_write_that_another_cluster_computes_is_given_ba
         write = asyncio.ensure_future(stage.submit("a", op, 3000))
         await stage.until(lambda: bool(rows_records(stage)))
         lending.attach_session(Facts.of(op), session)  # by a retry
-    assert lent(stage) == ["g"]
+    assert attached(stage) == ["g"]
     stage.node("a").spark.held.clear()
     assert (await write).status is OutcomeStatus.APPLIED
     assert rows_records(stage)[0].by != "a"
-    await stage.until(lambda: not lent(stage))
+    await stage.until(lambda: not attached(stage))
 
 
 @as_story()
-async def test_session_stays_lent_though_the_request_is_over_until_its_write_is(
+async def test_session_stays_attached_after_its_request_until_its_write_has_ended(
     stage: Stage,
 ) -> None:
     await ids(stage)
@@ -76,14 +76,14 @@ async def test_session_stays_lent_though_the_request_is_over_until_its_write_is(
         lending.attach_session(Facts.of(op), session)
         write = asyncio.ensure_future(stage.submit("a", op, 3000))
         await stage.until(lambda: stage.replica("a").core.outcomes.find(op.key) is not None)
-    assert lent(stage) == ["g"]
+    assert attached(stage) == ["g"]
     assert (await write).status is OutcomeStatus.APPLIED
     assert built == []
-    await stage.until(lambda: not lent(stage))
+    await stage.until(lambda: not attached(stage))
 
 
 @as_story()
-async def test_session_lent_to_what_never_enters_the_log_is_given_back_behind_the_last_request(
+async def test_session_attached_to_an_unlogged_operation_is_released_with_the_last_request(
     stage: Stage,
 ) -> None:
     _, session = await begun(stage)
@@ -92,12 +92,12 @@ async def test_session_lent_to_what_never_enters_the_log_is_given_back_behind_th
     with lending.during(request):
         with lending.during(request):
             lending.attach_session(Facts.of(op), session)
-        assert lent(stage) == ["g~2"]
-    assert lent(stage) == []
+        assert attached(stage) == ["g~2"]
+    assert attached(stage) == []
 
 
 @as_story()
-async def test_session_begun_afresh_is_not_lent_to_what_rests_on_the_one_before(
+async def test_session_begun_afresh_is_not_attached_to_operations_of_the_previous_one(
     stage: Stage,
 ) -> None:
     member, session = await begun(stage)
@@ -106,6 +106,6 @@ async def test_session_begun_afresh_is_not_lent_to_what_rests_on_the_one_before(
     await member.sessions.record(afresh, SqlEntry("another v"))
     with lending.during(op.key):
         lending.attach_session(Facts.of(op), afresh)
-        assert lent(stage) == []
+        assert attached(stage) == []
         lending.attach_session(Facts.of(resting("of now", afresh)), afresh)
-        assert lent(stage) == ["of now"]
+        assert attached(stage) == ["of now"]

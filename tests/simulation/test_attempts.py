@@ -1,7 +1,7 @@
-"""A write on its way into the log: known first, looked up again at the log's end, made anew.
+"""Tests of a write on its way into the log: known outcomes, a second look, stale attempts.
 
-The ring is a, b, c. Where b lags, its Spark takes seconds for a statement; DDL goes to all at the
-same time, so that it is acknowledged when a alone has it.
+The ring is a, b, c. If b lags, its Spark takes seconds for a statement. DDL runs on all clusters at
+the same time, so it is acknowledged as soon as a has it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ T = frozenset({"spark_catalog.default.t"})
 
 
 def define(op_id: str, sql: str, kind: Kind = Kind.CREATE_TABLE) -> Operation:
-    """DDL on t that is acknowledged once a has it."""
+    """Return DDL on t that is acknowledged as soon as a has it."""
     return replace(parallel("a", op_id, sql), kind=kind, writes=T)
 
 
 async def lagging(stage: Stage, *operations: Operation, by_s: float = 5) -> None:
-    """All of these are acknowledged by a, and b is behind by seconds for each."""
+    """Have a acknowledge all of these; b is seconds behind for each."""
     stage.node("b").spark.statement_s = by_s
     for op in operations:
         await stage.apply("a", op)
@@ -62,7 +62,9 @@ def records(stage: Stage, op_id: str) -> list[Operation]:
 
 
 @as_story()
-async def test_rows_for_a_table_that_was_acknowledged_elsewhere_wait_for_it(stage: Stage) -> None:
+async def test_rows_for_a_table_acknowledged_at_another_cluster_wait_for_the_table(
+    stage: Stage,
+) -> None:
     await lagging(stage, define("create", CREATE))
     assert "t" not in stage.tables("b")
     answer = await service(stage, "b").execute(rows("r", {"x": "1"}))
@@ -73,7 +75,7 @@ async def test_rows_for_a_table_that_was_acknowledged_elsewhere_wait_for_it(stag
 
 
 @as_story()
-async def test_rows_that_fit_the_table_as_it_is_at_the_log_s_end_are_taken(stage: Stage) -> None:
+async def test_rows_that_fit_the_table_at_the_end_of_the_log_are_accepted(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     await stage.ready("a", "b", "c")
     wider = define("wider", "ALTER TABLE t ADD COLUMN y", Kind.ALTER_TABLE)
@@ -85,7 +87,7 @@ async def test_rows_that_fit_the_table_as_it_is_at_the_log_s_end_are_taken(stage
 
 
 @as_story()
-async def test_failure_that_stays_at_the_log_s_end_is_final_and_leaves_nothing_behind(
+async def test_failure_that_remains_at_the_end_of_the_log_is_final_and_appends_nothing(
     stage: Stage,
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -102,7 +104,7 @@ async def test_failure_that_stays_at_the_log_s_end_is_final_and_leaves_nothing_b
 
 
 @as_story()
-async def test_failure_while_others_write_all_the_time_is_told_after_the_second_look(
+async def test_failure_during_constant_writes_of_others_is_returned_after_the_second_look(
     stage: Stage,
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -126,7 +128,9 @@ async def test_failure_while_others_write_all_the_time_is_told_after_the_second_
 
 
 @as_story()
-async def test_repeat_of_rows_is_their_outcome_whatever_became_of_the_table(stage: Stage) -> None:
+async def test_repeated_rows_return_their_outcome_after_the_table_was_replaced(
+    stage: Stage,
+) -> None:
     await stage.submit("a", ddl("a"))
     first = await service(stage, "a").execute(rows("r", {"x": "1"}))
     drop = define("drop", "DROP TABLE t", Kind.DROP_TABLE)
@@ -142,7 +146,7 @@ async def test_repeat_of_rows_is_their_outcome_whatever_became_of_the_table(stag
 
 
 @as_story()
-async def test_repeat_that_the_rules_refuse_by_now_is_still_its_outcome(stage: Stage) -> None:
+async def test_repeated_write_that_a_new_rule_refuses_returns_its_outcome(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     text = "INSERT INTO t VALUES ('1')"
     first = await service(stage, "a").execute(sql("w", text))
@@ -156,7 +160,7 @@ async def test_repeat_that_the_rules_refuse_by_now_is_still_its_outcome(stage: S
 
 @pytest.mark.parametrize("age_s", [0.0, 1.0])
 @as_story()
-async def test_repeat_where_the_log_was_not_read_so_far_is_still_its_outcome(
+async def test_repeated_write_waits_until_the_log_is_read_and_returns_its_outcome(
     stage: Stage, age_s: float
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -179,7 +183,7 @@ async def test_repeat_where_the_log_was_not_read_so_far_is_still_its_outcome(
 
 
 @as_story()
-async def test_refusal_while_the_log_is_away_is_told_to_a_first_attempt_only(stage: Stage) -> None:
+async def test_refusal_without_the_log_is_final_for_a_first_attempt_only(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     await stage.ready("a", "b", "c")
     stage.ring.weather.log_away = True
@@ -188,13 +192,13 @@ async def test_refusal_while_the_log_is_away_is_told_to_a_first_attempt_only(sta
     assert caught.value.kind is FailureKind.REFUSED
     with pytest.raises(RequestError) as caught:
         await service(stage, "b").execute(sql("w", "SELECT 1; SELECT 2", age_s=1.0))
-    told = caught.value
-    assert (told.kind, told.outcome) == (FailureKind.AVAILABILITY, WriteOutcome.UNKNOWN)
+    error = caught.value
+    assert (error.kind, error.outcome) == (FailureKind.AVAILABILITY, WriteOutcome.UNKNOWN)
     stage.ring.weather.log_away = False
 
 
 @as_story()
-async def test_same_id_of_two_users_is_two_writes_and_another_statement_is_refused(
+async def test_request_id_of_two_users_is_two_writes_and_another_statement_is_refused(
     stage: Stage,
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -221,7 +225,7 @@ async def tables(stage: Stage) -> None:
 
 
 def between(stage: Stage, *changes: Operation) -> Any:
-    """One of these comes between each look of a door and what it appends."""
+    """Return a function that submits one of these changes between a door's look and its append."""
     left = list(changes)
 
     async def meanwhile() -> None:
@@ -237,7 +241,9 @@ def rename(op_id: str, name: str, to: str) -> Operation:
 
 
 @as_story()
-async def test_write_whose_table_was_defined_anew_after_the_look_is_made_anew(stage: Stage) -> None:
+async def test_write_whose_table_was_redefined_after_the_look_is_appended_again(
+    stage: Stage,
+) -> None:
     await tables(stage)
     doors = service(stage, "b", between(stage, rename("r1", "t", "u"), rename("r2", "u", "t")))
     answer = await doors.execute(sql("w", COPY))
@@ -274,7 +280,7 @@ async def test_retry_that_finds_only_a_stale_attempt_appends_its_own(stage: Stag
 
 
 @as_story()
-async def test_write_that_is_stale_again_and_again_is_given_up_and_was_not_sent(
+async def test_write_that_is_stale_too_often_is_refused_as_not_sent(
     stage: Stage,
 ) -> None:
     await tables(stage)
@@ -282,23 +288,23 @@ async def test_write_that_is_stale_again_and_again_is_given_up_and_was_not_sent(
     steps = [rename(f"r{n}", names[n], names[n + 1]) for n in range(ATTEMPTS_MAX)]
     with pytest.raises(RequestError) as caught:
         await service(stage, "b", between(stage, *steps)).execute(sql("w", COPY))
-    told = caught.value
-    assert (told.error_class, told.outcome) == ("HAPROC_REDEFINED", WriteOutcome.NOT_SENT)
-    assert told.kind is FailureKind.AVAILABILITY
+    error = caught.value
+    assert (error.error_class, error.outcome) == ("HAPROC_REDEFINED", WriteOutcome.NOT_SENT)
+    assert error.kind is FailureKind.AVAILABILITY
     await stage.settle()
     assert [stage.node(n).spark.dump()["copies"] for n in "abc"] == [[]] * 3
 
 
 @as_story()
-async def test_writes_that_define_what_the_others_rest_on_all_get_through(stage: Stage) -> None:
+async def test_writes_that_redefine_each_others_table_all_succeed(stage: Stage) -> None:
     await tables(stage)
 
     async def client(name: str) -> None:
         attempts = Attempts(stage.replica(name))
         for n in range(5):
-            asked = sql(f"{name}{n}", "", age_s=0.0)
+            request = sql(f"{name}{n}", "", age_s=0.0)
 
-            async def make(op_id: str = asked.id) -> Operation:
+            async def make(op_id: str = request.id) -> Operation:
                 looked_at = (await attempts.ground()).low
                 await asyncio.sleep(0.1)
                 text = f"ALTER TABLE t ADD COLUMN {op_id}"
@@ -306,7 +312,7 @@ async def test_writes_that_define_what_the_others_rest_on_all_get_through(stage:
                 op = replace(op, analyzed_to=looked_at, rests_on=T)
                 return as_made(op, stage.replica(name).writes.since())
 
-            done = await attempts.write(asked, make)
+            done = await attempts.write(request, make)
             assert done.outcome.status is OutcomeStatus.APPLIED
 
     await asyncio.gather(*(client(name) for name in "abc"))
@@ -315,7 +321,7 @@ async def test_writes_that_define_what_the_others_rest_on_all_get_through(stage:
 
 
 @as_story()
-async def test_restart_while_the_log_fails_again_and_again_judges_each_record_once(
+async def test_haproc_restarted_under_log_faults_finds_the_outcome_of_a_stale_write(
     stage: Stage,
 ) -> None:
     await tables(stage)
@@ -337,12 +343,12 @@ async def test_restart_while_the_log_fails_again_and_again_judges_each_record_on
     await stage.settle()
     offset = answer.report.offset
     assert offset is not None
-    known = stage.replica("b").core.outcomes.at(offset)
-    assert known is not None and known.outcome is DONE_BEFORE
+    found_outcome = stage.replica("b").core.outcomes.at(offset)
+    assert found_outcome is not None and found_outcome.outcome is DONE_BEFORE
 
 
 @as_story()
-async def test_write_that_evolves_a_schema_dates_what_is_remembered_of_definitions(
+async def test_write_that_evolves_a_schema_raises_the_definitions_watermark(
     stage: Stage,
 ) -> None:
     await tables(stage)
@@ -357,7 +363,7 @@ async def test_write_that_evolves_a_schema_dates_what_is_remembered_of_definitio
 
 
 @as_story(limits=replace(LIMITS, window_records=40))
-async def test_look_on_a_cluster_that_is_far_behind_waits_until_it_is_near_enough(
+async def test_look_on_a_cluster_far_behind_waits_until_it_is_near_the_end_of_the_log(
     stage: Stage,
 ) -> None:
     await tables(stage)
@@ -383,7 +389,7 @@ async def test_look_on_a_cluster_that_is_far_behind_waits_until_it_is_near_enoug
     ],
 )
 @as_story()
-async def test_request_whose_time_is_over_is_of_unknown_outcome_only_if_it_writes(
+async def test_timeout_has_an_unknown_outcome_only_for_a_write(
     stage: Stage, text: str, outcome: WriteOutcome
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -398,7 +404,9 @@ async def test_request_whose_time_is_over_is_of_unknown_outcome_only_if_it_write
 
 
 @as_story()
-async def test_request_whose_time_is_over_while_spark_parses_it_was_not_sent(stage: Stage) -> None:
+async def test_timeout_while_spark_parses_a_first_attempt_has_outcome_not_sent(
+    stage: Stage,
+) -> None:
     await stage.submit("a", ddl("a"))
     doors: Any = service(stage, "a")
     doors._classifying._recognised = lambda *_: asyncio.sleep(100)

@@ -1,4 +1,4 @@
-"""A cluster is backed up, into a place outside; a new ring is restored from there."""
+"""Tests of backups: a cluster is backed up to a place outside, and a new ring restored from it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def begin(stage: Stage, name: str = "a") -> None:
 
 
 async def over(stage: Stage, name: str = "a", timeout_s: float = 300) -> Mapping[str, Any]:
-    """Wait until a cluster's backup is over; return its standing."""
+    """Wait until a cluster's backup has ended; return its status."""
     standing = stage.operators(name).backup_status
     await stage.until(lambda: standing()["state"] != BackupState.RUNNING, timeout_s)
     return standing()
@@ -49,13 +49,13 @@ async def back_up(stage: Stage, name: str = "a") -> Manifest:
 
 
 def manifests(places: Places) -> list[Manifest]:
-    """Return the manifests that lie in the place, oldest first."""
+    """Return the manifests in the place, oldest first."""
     names = sorted(name for name in places.names(PLACE) if manifest_offsets([name]))
     return [Manifest.of(places.files[f"{PLACE}/{name}"]) for name in names]
 
 
 def check_manifest(stage: Stage, manifest: Manifest) -> None:
-    """What lies there is what the manifest says, which is what the log makes of each table."""
+    """Check that the place holds the manifest's tables, with their rows and checksums."""
     for table in manifest.tables:
         kept = stage.ring.places.table(table.table(PLACE).location, table.version)
         assert (kept.version, kept.meta["id"]) == (table.version, table.id)
@@ -87,9 +87,9 @@ async def fresh(stage: Stage) -> Stage:
 
 
 async def ask(stage: Stage, name: str, offset: int) -> RestoreState:
-    """Ask a cluster that lives to be restored, until it is asked for at least."""
-    told = await stage.operators(name).restore(name, PLACE, offset, verify=True)
-    return RestoreState(str(told["state"]))
+    """Request a running cluster's restore; return the state."""
+    answer = await stage.operators(name).restore(name, PLACE, offset, verify=True)
+    return RestoreState(str(answer["state"]))
 
 
 async def restore(stage: Stage, manifest: Manifest) -> None:
@@ -107,7 +107,7 @@ async def restore(stage: Stage, manifest: Manifest) -> None:
 
 
 async def restored(stage: Stage, name: str, manifest: Manifest) -> None:
-    """Wait until a cluster is; a process that dies is started again."""
+    """Wait until a cluster is restored; a process that dies is started again."""
     async with asyncio.timeout(300):
         while True:
             await asyncio.sleep(0.5)
@@ -123,13 +123,13 @@ async def restored(stage: Stage, name: str, manifest: Manifest) -> None:
 
 
 def once_written(stage: Stage, count: int) -> Callable[[], bool]:
-    """Return whether so many files more were written to the place."""
+    """Return a function that returns whether so many more files were written to the place."""
     before = len(stage.ring.places.written)
     return lambda: len(stage.ring.places.written) >= before + count
 
 
 @as_story()
-async def test_backup_under_load_is_one_place_in_the_order_and_makes_a_new_ring(
+async def test_backup_under_load_is_of_one_log_offset_and_restores_a_new_ring(
     stage: Stage,
 ) -> None:
     await filled(stage)
@@ -156,7 +156,7 @@ async def test_backup_under_load_is_one_place_in_the_order_and_makes_a_new_ring(
 
 @pytest.mark.parametrize("files", [0, 1, 2, 4, 5, 6])
 @as_story()
-async def test_backup_whose_process_is_killed_counts_for_nothing_and_the_next_one_goes_on(
+async def test_backup_whose_process_is_killed_has_no_manifest_and_the_next_one_completes(
     stage: Stage, files: int
 ) -> None:
     await filled(stage)
@@ -177,7 +177,7 @@ async def test_backup_whose_process_is_killed_counts_for_nothing_and_the_next_on
 
 @pytest.mark.parametrize("files", [0, 1, 3, 4, 6])
 @as_story()
-async def test_backup_goes_on_when_spark_is_back(stage: Stage, files: int) -> None:
+async def test_backup_continues_when_spark_is_back(stage: Stage, files: int) -> None:
     await filled(stage)
     struck = once_written(stage, files)
     begin(stage)
@@ -194,7 +194,7 @@ async def test_backup_goes_on_when_spark_is_back(stage: Stage, files: int) -> No
 
 
 @as_story()
-async def test_later_backup_takes_what_changed_and_both_can_be_restored(stage: Stage) -> None:
+async def test_later_backup_writes_only_changes_and_both_can_be_restored(stage: Stage) -> None:
     await filled(stage)
     first = await back_up(stage)
     files = len(stage.ring.places.written)
@@ -231,7 +231,7 @@ async def test_drop_waits_until_the_backup_has_the_table(stage: Stage) -> None:
 
 
 @as_story()
-async def test_backup_of_a_table_that_is_gone_fails_and_leaves_the_earlier_one(
+async def test_backup_of_a_dropped_table_fails_and_leaves_the_earlier_backup(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await filled(stage)
@@ -255,8 +255,8 @@ async def test_backup_of_a_table_that_is_gone_fails_and_leaves_the_earlier_one(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_two_backups_into_one_place_are_each_what_they_say_or_fail(seed: int) -> None:
-    async def tell(stage: Stage) -> None:
+def test_two_backups_into_one_place_each_succeed_whole_or_fail(seed: int) -> None:
+    async def script(stage: Stage) -> None:
         await filled(stage)
         loading = asyncio.gather(writes(stage, 20), writes(stage, 20, table="u", by="b"))
         begin(stage, "a")
@@ -275,12 +275,12 @@ def test_two_backups_into_one_place_are_each_what_they_say_or_fail(seed: int) ->
             check_manifest(stage, manifest)
             await restore(await fresh(stage), manifest)
 
-    story(tell, seed=seed)
+    story(script, seed=seed)
 
 
 @pytest.mark.parametrize("step", [None, Step.COPIED_TABLE, Step.COPIED])
 @as_story()
-async def test_restore_that_is_killed_goes_on(stage: Stage, step: Step | None) -> None:
+async def test_restore_that_is_killed_continues(stage: Stage, step: Step | None) -> None:
     await filled(stage)
     manifest = await back_up(stage)
     other = await fresh(stage)
@@ -294,7 +294,7 @@ async def test_restore_that_is_killed_goes_on(stage: Stage, step: Step | None) -
 
 
 async def strike(stage: Stage, step: Step | None) -> None:
-    """Kill a's HAProc and b's Spark in the midst of a table, or at a step; start the Spark."""
+    """Kill a's HAProc and b's Spark in the middle of a table, or at a step; start the Spark."""
     if step is None:
         await half_way(stage, "a")
         stage.node("a").kill()
@@ -313,7 +313,7 @@ async def half_way(stage: Stage, name: str) -> None:
 
 
 @as_story()
-async def test_restore_that_cannot_read_a_file_says_so_and_goes_on_once_it_can(
+async def test_restore_that_cannot_read_a_file_reports_it_and_continues_when_it_can(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, gone = SimCopies.transfer, [True]

@@ -1,4 +1,4 @@
-"""INSERTs that run as one statement, which Delta does not guard the first time that it is sent."""
+"""Tests of INSERTs that run as one statement, whose first attempt Delta does not guard."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS = sorted([("one",), ("two",), ("three",), ("four",)])
 
 
 def combined() -> str:
-    """The statement that they become."""
+    """Return the statement that the INSERTs are combined into."""
     found = combine(OPERATIONS)
     assert isinstance(found, SqlText)
     return found.sql
@@ -39,7 +39,7 @@ def combined() -> str:
 async def sent_together(
     stage: Stage, operations: Sequence[Operation] = OPERATIONS
 ) -> list[asyncio.Future[OperationOutcome]]:
-    """Have them wait for an INSERT that is under way, and let that go."""
+    """Let the operations wait for a running INSERT, and then let that continue."""
     spark = stage.node("a").spark
     spark.held.add("t")
     sent: list[asyncio.Future[OperationOutcome]] = []
@@ -51,7 +51,7 @@ async def sent_together(
 
 
 async def committed_without_an_answer(stage: Stage) -> None:
-    """It commits, and seems to fail."""
+    """The combined statement commits, and seems to fail."""
     await stage.submit("a", ddl("a"))
     spark = stage.node("a").spark
     spark.torn = {combined()}
@@ -64,7 +64,7 @@ async def committed_without_an_answer(stage: Stage) -> None:
 
 
 async def committed_and_refused(stage: Stage) -> None:
-    """It commits, and what comes behind that is told as the statement's own error."""
+    """The combined statement commits, and a later error looks like its own."""
     await stage.submit("a", ddl("a"))
     spark = stage.node("a").spark
     spark.torn = {combined()}
@@ -78,7 +78,7 @@ async def committed_and_refused(stage: Stage) -> None:
 
 
 async def committed_by_a_process_that_died(stage: Stage) -> None:
-    """It commits, its process dies before it has stored that, and the next one begins."""
+    """The statement commits, its process dies before it stores that, and a new one begins."""
     await stage.submit("a", ddl("a"))
     await stage.ready("a")
     stage.at("a", Step.APPLY_AFTER, lambda node: None, Node.kill)
@@ -93,7 +93,7 @@ async def committed_by_a_process_that_died(stage: Stage) -> None:
 
 
 def batches_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    """Run a batch again without asking the table whether it committed."""
+    """Run a batch again without checking whether it is committed."""
     original = Doubts.settled
 
     async def careless(self: Doubts, unit: Unit, lane: Lane) -> bool:
@@ -112,12 +112,12 @@ def errors_believed(patch: pytest.MonkeyPatch) -> None:
 
 
 def beginning_without_a_look(patch: pytest.MonkeyPatch) -> None:
-    """Begin as where more is missed than is read ahead: not all tables are asked."""
+    """Begin as if more was missed than is read ahead: not all tables are checked."""
     patch.setattr(Schedule, "restore", lambda self, applied: [])
 
 
 @as_story()
-async def test_first_attempt_is_one_statement_that_has_only_the_note(stage: Stage) -> None:
+async def test_first_attempt_of_a_batch_has_the_note_and_no_marker(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     sent = await sent_together(stage)
     assert [(await each).status for each in sent] == [OutcomeStatus.APPLIED] * len(ROWS)
@@ -132,18 +132,20 @@ async def test_first_attempt_is_one_statement_that_has_only_the_note(stage: Stag
     "tell",
     [committed_without_an_answer, committed_and_refused, committed_by_a_process_that_died],
 )
-def test_batch_that_committed_is_applied_once(tell: Tell) -> None:
-    story(tell)
+def test_batch_that_committed_is_applied_once(script: Tell) -> None:
+    story(script)
 
 
-def test_batch_that_the_beginning_did_not_ask_for_is_applied_once(
+def test_batch_of_a_table_that_is_not_checked_at_the_beginning_is_applied_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     beginning_without_a_look(monkeypatch)
     story(committed_by_a_process_that_died)
 
 
-def test_rules_of_looking_broken_on_purpose_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_of_checking_a_batch_broken_on_purpose_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with monkeypatch.context() as patch:
         errors_believed(patch)
         found_by(lambda: story(committed_and_refused), 'spark.dump()["t"] == ROWS')
@@ -169,10 +171,10 @@ SMALLER = replace(
         (replace(LIMITS, batch_operations_max=2), LIMITS, ["one", "two three", "four"]),
     ],
 )
-def test_batch_of_a_process_with_other_limits_is_the_same_again(
+def test_batch_repeated_by_a_process_with_other_limits_has_the_same_operations(
     before: Limits, after: Limits, again: list[str], operations: list[Operation], step: Step
 ) -> None:
-    async def tell(stage: Stage) -> None:
+    async def script(stage: Stage) -> None:
         await stage.submit("a", ddl("a"))
         await stage.ready("a")
         runs = 1 if step is Step.INTENT_AFTER else 2  # the first one has no intent
@@ -189,7 +191,7 @@ def test_batch_of_a_process_with_other_limits_is_the_same_again(
         inserts = [sql for _, name, sql in stage.commits if name == "a" and "INTO t" in sql]
         assert [" ".join(re.findall(r"'(\w+)'", sql)) for sql in inserts] == again
 
-    story(tell, limits=before)
+    story(script, limits=before)
 
 
 NAMES = ("two", "three", "bad", "four", "five", "six", "seven")
@@ -199,7 +201,7 @@ CHECKED = "CREATE TABLE t (v TEXT CHECK (v <> 'bad'))"
 @pytest.mark.parametrize("times", range(6))
 @pytest.mark.parametrize("step", [Step.INTENT_AFTER, Step.APPLY_AFTER, Step.CURSOR_AFTER])
 @as_story()
-async def test_halves_of_a_failed_batch_are_applied_once_whenever_the_process_dies(
+async def test_halves_of_a_failed_batch_are_applied_once_when_the_process_dies(
     stage: Stage, step: Step, times: int
 ) -> None:
     await stage.submit("a", ddl("a", sql=CHECKED))
@@ -219,7 +221,7 @@ async def test_halves_of_a_failed_batch_are_applied_once_whenever_the_process_di
 
 
 @as_story()
-async def test_batch_of_which_one_fails_runs_in_halves(stage: Stage) -> None:
+async def test_batch_with_one_failing_operation_runs_in_halves(stage: Stage) -> None:
     await stage.submit("a", ddl("a", sql=CHECKED))
     sent = await sent_together(stage, [insert(name, "t", "a") for name in NAMES])
     found = [(await each).status for each in sent]

@@ -1,4 +1,4 @@
-"""Processes that begin where more is missed than is read ahead."""
+"""Tests of processes that begin with more missed records than are read ahead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.scenario import insert
 
 
 @as_story(limits=replace(LIMITS, look_ahead_bytes_max=300))
-async def test_cluster_that_missed_more_bytes_than_are_read_ahead_comes_back(stage: Stage) -> None:
+async def test_cluster_that_missed_more_bytes_than_are_read_ahead_recovers(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     stage.node("c").kill()
     for number in range(30):
@@ -22,8 +22,8 @@ async def test_cluster_that_missed_more_bytes_than_are_read_ahead_comes_back(sta
 
 
 @as_story()
-async def test_insert_that_the_beginning_had_not_read_is_applied_once(stage: Stage) -> None:
-    """It committed, and its process died before it stored that. The next one reads less ahead."""
+async def test_committed_insert_that_is_not_read_ahead_is_applied_once(stage: Stage) -> None:
+    """It commits, and its process dies before it stores that. The next process reads less ahead."""
     await stage.submit("a", ddl("a"))
     await stage.submit("a", ddl("a", "create another", "CREATE TABLE u (x)"))
     await stage.ready("a")

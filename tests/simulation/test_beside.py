@@ -1,8 +1,7 @@
-"""A table that takes long to compute, story by story.
+"""Tests of a table with a long computation, story by story.
 
 Docs: docs/proofs/fences.md, "Tables that are computed".
-
-The ring is a, b, c in this order, and a is the origin. `slow` cannot be written before it is let.
+The ring is a, b, c in this order, and a is the origin. `slow` cannot be written until `let`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def table(op_id: str, name: str, sql: str, kind: Kind = Kind.CREATE_TABLE) -> Op
 
 
 async def begun(stage: Stage) -> asyncio.Task[OperationOutcome]:
-    """Make `ids`, and begin with `slow` at a; return what waits for it."""
+    """Create `ids`, and begin with `slow` at a; return the task that waits for it."""
     await stage.submit("a", table("make", "ids", "CREATE TABLE ids (id)"))
     for name in "abc":
         stage.node(name).spark.held.add("slow")
@@ -44,7 +43,7 @@ async def begun(stage: Stage) -> asyncio.Task[OperationOutcome]:
 
 
 def decided_by(stage: Stage) -> list[str]:
-    """Return all that decided on `slow`, in log order."""
+    """Return the clusters that decided on `slow`, in log order."""
     decisions = stage.records(Decision)
     return [decision.by for decision in decisions if decision.operation_id == "slow"]
 
@@ -55,7 +54,7 @@ def let(stage: Stage) -> None:
 
 
 async def others_go_on(stage: Stage, names: str = "abc") -> None:
-    """Write, and make and drop another table, on these clusters, which takes moments."""
+    """Write, and create another table, on these clusters; that takes moments."""
     began = stage.now
     for n, name in enumerate(names):
         await stage.apply(name, insert(f"i{n}", "ids", name))
@@ -66,7 +65,7 @@ async def others_go_on(stage: Stage, names: str = "abc") -> None:
 
 
 @as_story()
-async def test_others_go_on_while_a_table_is_computed(stage: Stage) -> None:
+async def test_other_operations_continue_while_a_table_is_computed(stage: Stage) -> None:
     made = await begun(stage)
     await others_go_on(stage)
     schedule = stage.replica("b").core.schedule
@@ -85,17 +84,17 @@ async def test_others_go_on_while_a_table_is_computed(stage: Stage) -> None:
 
 
 def schema(op_id: str, origin: str = "a") -> Operation:
-    """Make DDL that says no table, and so waits for everything that stands before it."""
+    """Return DDL without known tables, which waits for all operations before it."""
     sql = f"CREATE TABLE {op_id} (id)"
     made = ddl(origin, op_id, sql, kind=Kind.CREATE_NAMESPACE, writes=frozenset())
     return replace(made, tables_known=False)
 
 
 @as_story()
-async def test_what_touches_more_than_it_names_waits_outside_and_holds_up_nobody(
+async def test_ddl_without_known_tables_waits_at_the_door_and_delays_no_other_operation(
     stage: Stage,
 ) -> None:
-    """At whichever cluster it comes, until the last one has computed the table."""
+    """At any cluster it waits until the last cluster has computed the table."""
     made = await begun(stage)
     waiting = [
         asyncio.create_task(stage.submit(name, schema(f"s_{name}", name), 300)) for name in "ab"
@@ -120,7 +119,7 @@ async def test_what_touches_more_than_it_names_waits_outside_and_holds_up_nobody
 
 
 @as_story()
-async def test_ddl_of_its_own_tables_waits_outside_too(stage: Stage) -> None:
+async def test_ddl_of_the_computed_table_waits_at_the_door(stage: Stage) -> None:
     made = await begun(stage)
     drop = table("drop", "slow", "DROP TABLE slow", Kind.DROP_TABLE)
     dropped = asyncio.create_task(stage.submit("a", drop, 300))
@@ -135,7 +134,7 @@ async def test_ddl_of_its_own_tables_waits_outside_too(stage: Stage) -> None:
 
 
 @as_story()
-async def test_cluster_that_is_away_with_its_table_uncomputed_holds_up_no_schema(
+async def test_dead_cluster_with_an_uncomputed_table_delays_no_other_ddl(
     stage: Stage,
 ) -> None:
     made = await begun(stage)
@@ -150,7 +149,7 @@ async def test_cluster_that_is_away_with_its_table_uncomputed_holds_up_no_schema
 
 
 @as_story()
-async def test_process_that_dies_over_it_finds_it_again_with_others_done_behind_it(
+async def test_process_killed_during_the_computation_computes_the_table_after_its_restart(
     stage: Stage,
 ) -> None:
     made = await begun(stage)
@@ -167,10 +166,10 @@ async def test_process_that_dies_over_it_finds_it_again_with_others_done_behind_
 
 
 @as_story()
-async def test_process_that_dies_between_its_end_and_the_decision_decides_when_it_is_back(
+async def test_origin_that_dies_before_its_decision_decides_after_its_restart(
     stage: Stage,
 ) -> None:
-    """It decides for itself: others would, but later."""
+    """The origin decides itself; other clusters would decide later."""
     stage.node("b").spark.held.add("ids")
     stage.node("c").spark.held.add("ids")
     made = await begun(stage)
@@ -199,7 +198,7 @@ async def test_process_that_dies_between_its_end_and_the_decision_decides_when_i
 
 
 @as_story()
-async def test_origin_that_is_gone_is_decided_for_while_others_go_on(stage: Stage) -> None:
+async def test_dead_origin_is_decided_for_by_others_that_continue(stage: Stage) -> None:
     made = await begun(stage)
     made.cancel()
     stage.node("a").kill()
@@ -213,12 +212,12 @@ async def test_origin_that_is_gone_is_decided_for_while_others_go_on(stage: Stag
 
 
 @pytest.mark.thorough
-def test_rule_that_it_is_doubted_behind_a_crash_broken_on_purpose_is_found(
+def test_rule_that_a_computation_is_checked_after_a_crash_broken_on_purpose_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Unmarked, "doubted", lambda self, offset: False)
 
-    async def tell(stage: Stage) -> None:
+    async def script(stage: Stage) -> None:
         made = await begun(stage)
         stage.at("a", Step.APPLY_AFTER, Node.kill)
         let(stage)
@@ -227,17 +226,15 @@ def test_rule_that_it_is_doubted_behind_a_crash_broken_on_purpose_is_found(
         stage.node("a").start()
         await stage.settle()
 
-    found_by(lambda: story(tell), Violation.UNEQUAL)
+    found_by(lambda: story(script), Violation.UNEQUAL)
 
 
 @pytest.mark.thorough
-def test_rule_that_every_one_is_decided_for_broken_on_purpose_is_found(
+def test_rule_that_a_dead_origin_is_decided_for_broken_on_purpose_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def nothing(self: Takeover) -> None:
         pass
 
     monkeypatch.setattr(Takeover, "_look", nothing)
-    found_by(
-        test_origin_that_is_gone_is_decided_for_while_others_go_on, "assert decided and decided"
-    )
+    found_by(test_dead_origin_is_decided_for_by_others_that_continue, "assert decided and decided")

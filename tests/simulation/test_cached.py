@@ -153,7 +153,7 @@ def simulate_cached(seed: int) -> tuple[Report, Hits]:
 RUNS = max(4, SEEDS // 4)
 
 
-def test_kept_answers_under_every_kind_of_fault_show_what_was_promised() -> None:
+def test_cached_answers_under_all_faults_keep_their_read_levels() -> None:
     found, hits = [], 0
     for seed in range(RUNS):
         report, counted = simulate_cached(seed)
@@ -164,17 +164,17 @@ def test_kept_answers_under_every_kind_of_fault_show_what_was_promised() -> None
 
 
 def writes_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Give an answer again whatever was written since."""
+    """Return a cached answer again, without regard to later writes."""
     patch.setattr(Written, "changed", lambda self, tables, since: False)
 
 
 def under_way_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Take what was read when a query began for what it shows."""
+    """Ignore the operations that were running when a query began."""
     patch.setattr(caching, "touches", lambda op, tables: False)
 
 
 def log_not_read(patch: pytest.MonkeyPatch) -> None:
-    """Give a kept answer before the log was read as far as the level asks."""
+    """Return a cached answer before the log was read as far as the level requires."""
 
     async def at_once(self: Reads, held: Callable[[], Answer | None], needed: int) -> Answer | None:
         return held()
@@ -183,7 +183,7 @@ def log_not_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def meanwhile_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Keep an answer as one of what was read when its last piece came."""
+    """Store an answer as one of the log state at the time of its last piece."""
     keep, outdated = KeptAnswers.keep, KeptAnswers.outdated
 
     def as_of_now(self: KeptAnswers, key: Key, answer: KeptAnswer) -> None:
@@ -201,7 +201,7 @@ def meanwhile_ignored(patch: pytest.MonkeyPatch) -> None:
     ("break_rule", "first"),
     [(writes_ignored, 0), (under_way_ignored, 0), (meanwhile_ignored, 0), (log_not_read, 52)],
 )
-def test_rule_of_keeping_broken_on_purpose_is_found(
+def test_rule_of_caching_broken_on_purpose_is_found(
     break_rule: BreakRule, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)

@@ -1,7 +1,7 @@
-"""Writes whose rows are computed at their place (docs/proofs/staging.md, "How rows are computed").
+"""Tests of writes with computed rows (docs/proofs/staging.md, "How rows are computed").
 
-The ring is a, b, c in this order, and a is the origin unless a story says otherwise. Each query
-draws a number by chance, so clusters that did not take the same rows differ.
+The ring is a, b, c in this order, and a is the origin unless a story differs. Each query draws a
+random number, so clusters that did not take the same rows differ.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RUNS = max(4, SEEDS // 2)
 
 
 async def tables(stage: Stage) -> None:
-    """Make the tables of the stories, with one id in them."""
+    """Create the tables of the stories, with one id in them."""
     for n, sql in enumerate(("CREATE TABLE ids (id)", *SETUP)):
         await stage.submit("b", operation(f"setup{n}", Kind.CREATE_TABLE, sql, "b"))
     await stage.submit("b", insert("one", "ids", "b"))
@@ -41,7 +41,7 @@ def rows_records(stage: Stage) -> list[Rows]:
 
 
 def seen(stage: Stage, name: str, op_id: str) -> list[object]:
-    """Return the ids that a gather found, as a cluster has it."""
+    """Return the ids that a gather found, as a cluster has them."""
     return [x for by, x, _ in stage.node(name).spark.dump()["gathered"] if by == op_id]
 
 
@@ -49,7 +49,7 @@ def seen(stage: Stage, name: str, op_id: str) -> list[object]:
 
 
 @as_story()
-async def test_computed_write_on_a_lagging_cluster_sees_what_was_acknowledged_elsewhere(
+async def test_computed_write_on_a_lagging_cluster_sees_acknowledged_writes_of_others(
     stage: Stage,
 ) -> None:
     await tables(stage)
@@ -67,7 +67,7 @@ async def test_computed_write_on_a_lagging_cluster_sees_what_was_acknowledged_el
 
 
 @as_story()
-async def test_origin_that_lags_long_holds_up_nobody_else(stage: Stage) -> None:
+async def test_origin_that_lags_long_delays_no_other_cluster(stage: Stage) -> None:
     await tables(stage)
     stage.node("a").spark.held.add("ids")
     await stage.submit("b", insert("two", "ids", "b"))
@@ -82,7 +82,7 @@ async def test_origin_that_lags_long_holds_up_nobody_else(stage: Stage) -> None:
 
 
 @as_story()
-async def test_computed_write_does_not_see_what_stands_behind_it(stage: Stage) -> None:
+async def test_computed_write_does_not_see_later_operations(stage: Stage) -> None:
     await tables(stage)
     stage.node("a").spark.query_s = 3
     write = asyncio.ensure_future(stage.submit("a", gather("g", "a")))
@@ -94,7 +94,7 @@ async def test_computed_write_does_not_see_what_stands_behind_it(stage: Stage) -
 
 
 @as_story()
-async def test_computed_write_reads_its_own_target(stage: Stage) -> None:
+async def test_computed_write_sees_earlier_writes_to_its_own_target(stage: Stage) -> None:
     await tables(stage)
     await asyncio.gather(
         *(stage.submit("abc"[n % 3], tally(f"t{n}", "abc"[n % 3])) for n in range(6))
@@ -104,7 +104,7 @@ async def test_computed_write_reads_its_own_target(stage: Stage) -> None:
 
 
 @as_story()
-async def test_only_what_touches_its_tables_waits_for_its_rows(stage: Stage) -> None:
+async def test_write_without_rows_delays_only_operations_on_its_tables(stage: Stage) -> None:
     await tables(stage)
     await stage.submit("b", operation("u", Kind.CREATE_TABLE, "CREATE TABLE u (x)", "b"))
     stage.node("a").spark.query_s = 8
@@ -120,7 +120,9 @@ async def test_only_what_touches_its_tables_waits_for_its_rows(stage: Stage) -> 
 
 
 @as_story()
-async def test_exclusive_computed_write_and_what_waits_behind_it(stage: Stage) -> None:
+async def test_computed_write_without_known_tables_is_applied_and_later_operations_follow(
+    stage: Stage,
+) -> None:
     await tables(stage)
     hidden = replace(gather("g", "a"), tables_known=False)
     await asyncio.gather(
@@ -156,7 +158,7 @@ def wrong(op_id: str) -> Operation:
 
 
 @as_story()
-async def test_error_of_the_query_rejects_it_everywhere_and_a_retry_hears_of_it(
+async def test_error_of_the_query_rejects_the_write_on_all_clusters_and_for_a_retry(
     stage: Stage,
 ) -> None:
     await tables(stage)
@@ -182,7 +184,9 @@ async def test_rejection_is_known_after_a_restart(stage: Stage) -> None:
 
 
 @as_story()
-async def test_cluster_that_cannot_passes_and_the_next_one_computes(stage: Stage) -> None:
+async def test_query_that_one_cluster_cannot_run_is_computed_by_the_next_cluster(
+    stage: Stage,
+) -> None:
     await tables(stage)
     stage.node("a").spark.poison_word = "'g' AS id"
     await stage.apply("a", gather("g", "a"))
@@ -208,7 +212,7 @@ async def test_query_that_no_cluster_can_run_is_rejected(stage: Stage) -> None:
 
 
 @as_story()
-async def test_query_that_the_last_cluster_cannot_run_is_rejected(stage: Stage) -> None:
+async def test_query_that_the_only_running_cluster_cannot_run_is_rejected(stage: Stage) -> None:
     await tables(stage)
     for name in "bc":
         stage.node(name).kill()
@@ -219,7 +223,7 @@ async def test_query_that_the_last_cluster_cannot_run_is_rejected(stage: Stage) 
 
 
 @as_story()
-async def test_query_that_takes_too_long_is_rejected_by_an_operator(stage: Stage) -> None:
+async def test_query_that_takes_too_long_is_rejected_by_an_operators_revoke(stage: Stage) -> None:
     await tables(stage)
     stage.node("a").spark.query_s = 1000
     write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
@@ -235,7 +239,7 @@ async def test_query_that_takes_too_long_is_rejected_by_an_operator(stage: Stage
 
 
 @as_story()
-async def test_query_of_a_session_runs_in_it_or_is_rejected(stage: Stage) -> None:
+async def test_query_of_a_session_runs_in_its_attached_session_or_is_rejected(stage: Stage) -> None:
     await tables(stage)
     for op_id, lent in (("lent", True), ("lost", False)):
         op = of_session(op_id, "a")
@@ -250,7 +254,7 @@ async def test_query_of_a_session_runs_in_it_or_is_rejected(stage: Stage) -> Non
 
 
 @as_story()
-async def test_queries_of_sessions_run_in_them_though_as_many_writes_wait_as_may(
+async def test_query_of_a_session_runs_although_the_maximum_of_writes_waits(
     stage: Stage,
 ) -> None:
     await tables(stage)
@@ -264,7 +268,7 @@ async def test_queries_of_sessions_run_in_them_though_as_many_writes_wait_as_may
 
 
 @as_story()
-async def test_query_of_a_session_whose_origin_died_is_rejected_not_waited_for(
+async def test_query_of_a_session_whose_origin_died_is_rejected_at_once(
     stage: Stage,
 ) -> None:
     await tables(stage)

@@ -1,4 +1,4 @@
-"""Rows are computed once for all, whoever dies meanwhile; and rules broken on purpose."""
+"""Tests that rows are computed once for all clusters under faults; and rules broken on purpose."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ STEPS = (
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", ["gather", "make"])
 @as_story()
-async def test_origin_killed_at_any_step_the_others_finish_it(
+async def test_write_whose_origin_is_killed_at_any_step_is_finished_by_the_others(
     stage: Stage, step: Step, kind: str
 ) -> None:
     op = gather("g", "a") if kind == "gather" else make("g", "a", "m0")
@@ -71,7 +71,7 @@ async def test_origin_killed_at_any_step_the_others_finish_it(
 
 @pytest.mark.parametrize("step", STEPS[1:])
 @as_story()
-async def test_origin_frozen_at_any_step_its_own_late_rows_count_for_nobody(
+async def test_late_rows_of_an_origin_frozen_at_any_step_are_ignored(
     stage: Stage, step: Step
 ) -> None:
     await tables(stage)
@@ -86,7 +86,7 @@ async def test_origin_frozen_at_any_step_its_own_late_rows_count_for_nobody(
 
 
 @as_story()
-async def test_rows_of_two_that_computed_at_once_whoever_reads_both_takes_the_first(
+async def test_rows_of_two_clusters_in_the_log_are_taken_from_the_first(
     stage: Stage,
 ) -> None:
     await tables(stage)
@@ -103,7 +103,7 @@ async def test_rows_of_two_that_computed_at_once_whoever_reads_both_takes_the_fi
 
 
 @as_story()
-async def test_spark_of_the_origin_dies_under_the_query_another_cluster_computes(
+async def test_query_whose_spark_dies_is_computed_by_another_cluster(
     stage: Stage,
 ) -> None:
     await tables(stage)
@@ -119,7 +119,9 @@ async def test_spark_of_the_origin_dies_under_the_query_another_cluster_computes
 
 
 @as_story()
-async def test_all_killed_after_the_rows_are_in_the_log_nobody_computes_again(stage: Stage) -> None:
+async def test_rows_in_the_log_are_not_computed_again_after_all_haprocs_were_killed(
+    stage: Stage,
+) -> None:
     await tables(stage)
     for name in "bc":
         stage.node(name).spark.held.add("gathered")
@@ -135,7 +137,7 @@ async def test_all_killed_after_the_rows_are_in_the_log_nobody_computes_again(st
 
 
 @as_story()
-async def test_cluster_that_differs_from_the_others_computes_nothing_for_them(stage: Stage) -> None:
+async def test_diverged_cluster_computes_no_rows_for_the_others(stage: Stage) -> None:
     await tables(stage)
     stage.node("a").spark.held.add("ids")
     await stage.submit("b", insert("two", "ids", "b"))
@@ -155,7 +157,7 @@ async def test_cluster_that_differs_from_the_others_computes_nothing_for_them(st
 # -- under every kind of fault -----------------------------------------------------------------
 
 
-def test_ring_that_computes_rows_keeps_its_promises_under_every_kind_of_fault() -> None:
+def test_ring_with_computed_writes_keeps_its_promises_under_all_faults() -> None:
     reports = list(many(range(RUNS), computing=1))
     assert [(r.seed, r.problems[:3]) for r in reports if r.problems] == []
     steps = [sum(report.steps.get(step, 0) for report in reports) for step in STEPS[1:4]]
@@ -164,7 +166,7 @@ def test_ring_that_computes_rows_keeps_its_promises_under_every_kind_of_fault() 
 
 
 def lacking(schedule: Schedule) -> list[tuple[int, Operation]]:
-    """Return what lacks its rows, whether or not its turn has come."""
+    """Return the operations without rows, also those whose turn has not come."""
     return [
         (task.offset, task.op)
         for task in schedule._tasks.values()
@@ -178,7 +180,7 @@ def computed_before_its_turn(patch: pytest.MonkeyPatch) -> None:
 
 
 def taken_over_before_its_turn(patch: pytest.MonkeyPatch) -> None:
-    """Run a silent origin's query as soon as it is missed."""
+    """Run a silent origin's query as soon as its rows are missing, before its turn."""
     original = Takeover._look
 
     async def hasty(self: Takeover) -> None:
@@ -191,7 +193,7 @@ def taken_over_before_its_turn(patch: pytest.MonkeyPatch) -> None:
 
 
 def computed_though_it_has_no_rows(patch: pytest.MonkeyPatch) -> None:
-    """Compute whatever it is that an origin owes something on."""
+    """Compute rows for any operation that an origin has not decided."""
     original = Takeover._look
 
     async def hasty(self: Takeover) -> None:
@@ -204,7 +206,7 @@ def computed_though_it_has_no_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 def second_rows_taken(patch: pytest.MonkeyPatch) -> None:
-    """Go by the newest rows in the log."""
+    """Use the newest rows in the log instead of the first."""
 
     def see(self: Computations, place: int, rows: Rows) -> bool:
         self._found[rows.offset] = RowsLocation(place, rows.count, rows.failure)
@@ -214,7 +216,7 @@ def second_rows_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def own_rows_applied(patch: pytest.MonkeyPatch) -> None:
-    """Apply the rows that were computed here, not those that the log has."""
+    """Apply the rows that this cluster computed instead of those in the log."""
     own: dict[tuple[Core, int], Filling] = {}
     compute, write = Computing._message, Computing.write
 
@@ -242,7 +244,7 @@ def own_rows_applied(patch: pytest.MonkeyPatch) -> None:
         (computed_though_it_has_no_rows, Violation.MISPLACED),
     ],
 )
-def test_rule_broken_on_purpose_is_found(
+def test_rule_of_computing_broken_on_purpose_is_found(
     break_rule: BreakRule,
     expected: Violation,
     monkeypatch: pytest.MonkeyPatch,
@@ -252,8 +254,8 @@ def test_rule_broken_on_purpose_is_found(
 
 
 def its_own_rows_too_late() -> None:
-    """Tell the story of an origin that has computed rows when others already took over."""
-    test_origin_frozen_at_any_step_its_own_late_rows_count_for_nobody(Step.ROWS_COMPUTED)
+    """Run the story of an origin whose rows are computed when others have already taken over."""
+    test_late_rows_of_an_origin_frozen_at_any_step_are_ignored(Step.ROWS_COMPUTED)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +263,7 @@ def its_own_rows_too_late() -> None:
     [
         (
             second_rows_taken,
-            test_rows_of_two_that_computed_at_once_whoever_reads_both_takes_the_first,
+            test_rows_of_two_clusters_in_the_log_are_taken_from_the_first,
         ),
         (own_rows_applied, its_own_rows_too_late),
     ],

@@ -1,4 +1,4 @@
-"""Plans whose rows are computed at their place, and sessions that plans and texts rest on."""
+"""Tests of plans with computed rows, and of sessions that plans and statements rest on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOO_LARGE = RefusedError(ErrorClass.TOO_LARGE_TO_MATERIALISE, "too large", "writ
 
 
 def plan(op_id: str, origin: str, ref: SessionRef | None = None) -> Operation:
-    """Return a plan that appends what a gather does."""
+    """Return a plan that appends the same rows as a gather."""
     op = gather(op_id, origin)
     assert isinstance(op.write, QueryWrite)
     query = protos.relations.Relation()
@@ -54,7 +54,7 @@ in_both_forms = pytest.mark.parametrize("form", [plan, of_session])
 
 
 def with_sessions(stage: Stage, *errors: Exception) -> list[tuple[str, SessionRef]]:
-    """Have every cluster rebuild sessions; return who did. The first ones meet errors."""
+    """Let all clusters rebuild sessions; return the rebuilds. The first ones raise the errors."""
     built: list[tuple[str, SessionRef]] = []
     left = list(errors)
 
@@ -73,7 +73,7 @@ def with_sessions(stage: Stage, *errors: Exception) -> list[tuple[str, SessionRe
 
 
 @as_story()
-async def test_plan_is_filled_with_the_rows_of_its_query_on_every_cluster(stage: Stage) -> None:
+async def test_plan_is_filled_with_the_rows_of_its_query_on_all_clusters(stage: Stage) -> None:
     await ids(stage)
     outcome = await stage.submit("a", plan("g", "a"))
     assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 5)
@@ -82,7 +82,7 @@ async def test_plan_is_filled_with_the_rows_of_its_query_on_every_cluster(stage:
 
 @in_both_forms
 @as_story()
-async def test_write_whose_origin_dies_is_computed_in_its_session_made_anew(
+async def test_write_whose_origin_dies_is_computed_in_its_rebuilt_session(
     stage: Stage, form: Form
 ) -> None:
     await ids(stage)
@@ -97,10 +97,10 @@ async def test_write_whose_origin_dies_is_computed_in_its_session_made_anew(
 
 @in_both_forms
 @as_story()
-async def test_write_whose_session_is_made_anew_is_computed_under_its_own_settings(
+async def test_write_with_a_rebuilt_session_is_computed_under_the_settings_of_the_write(
     stage: Stage, form: Form
 ) -> None:
-    """The journal may have gone on, and keeps the newest settings only."""
+    """The journal may have continued, and keeps the newest settings only."""
 
     found: list[Settings] = []
 
@@ -123,10 +123,10 @@ async def test_write_whose_session_is_made_anew_is_computed_under_its_own_settin
 
 @in_both_forms
 @as_story()
-async def test_what_observations_of_the_query_found_is_told_wherever_the_rows_are_applied(
+async def test_observations_of_the_query_are_known_on_all_clusters(
     stage: Stage, form: Form
 ) -> None:
-    """The run that gave the rows found it: applying them meets no observation any more."""
+    """The run that computed the rows has the observations; applying the rows has none."""
 
     class Reading(SimReading):
         async def query(
@@ -147,18 +147,18 @@ async def test_what_observations_of_the_query_found_is_told_wherever_the_rows_ar
     assert (await stage.submit("a", op)).applied.observed == (b"50",)
     await stage.settle()
     for name in "bc":
-        known = stage.replica(name).core.outcomes.find(op.key)
-        assert known is not None and known.outcome is not None
-        assert known.outcome.applied.observed == (b"50",), name
+        found_outcome = stage.replica(name).core.outcomes.find(op.key)
+        assert found_outcome is not None and found_outcome.outcome is not None
+        assert found_outcome.outcome.applied.observed == (b"50",), name
 
 
 @pytest.mark.parametrize("what", ["lost", "not made yet", "changed by its client"])
 @in_both_forms
 @as_story()
-async def test_write_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_its_own(
+async def test_write_whose_attached_session_has_changed_is_computed_in_a_rebuilt_session(
     stage: Stage, form: Form, what: str
 ) -> None:
-    """One that is not made yet, because whoever makes it waits for what is in the log: the plan."""
+    """One is not rebuilt yet, because its rebuilding waits for the log and so for this plan."""
     await ids(stage)
     built = with_sessions(stage)
     op, reading, as_it_was = form("g", "a", REF), stage.reading("a"), [True]
@@ -182,7 +182,7 @@ async def test_write_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_i
 async def test_write_whose_session_its_client_changes_while_its_query_runs_gets_one_of_its_own(
     stage: Stage, form: Form, what: str, error: Exception | None
 ) -> None:
-    """What it gave, and an error as well, may come of what its client did behind the plan."""
+    """The rows, and an error as well, may come from its client's statements after the plan."""
 
     as_it_was = [True]
 
@@ -207,7 +207,7 @@ async def test_write_whose_session_its_client_changes_while_its_query_runs_gets_
 
 @in_both_forms
 @as_story()
-async def test_write_whose_session_is_no_more_is_rejected(stage: Stage, form: Form) -> None:
+async def test_write_whose_session_is_gone_is_rejected(stage: Stage, form: Form) -> None:
     await ids(stage)
     with_sessions(stage, session_gone("every cluster"))
     outcome = await stage.submit("a", form("g", "a", REF))
@@ -219,10 +219,10 @@ async def test_write_whose_session_is_no_more_is_rejected(stage: Stage, form: Fo
 
 @in_both_forms
 @as_story()
-async def test_write_whose_session_has_a_step_that_fails_is_rejected_at_once(
+async def test_write_whose_session_has_a_failing_step_is_rejected_at_once(
     stage: Stage, form: Form
 ) -> None:
-    """What stands behind it must not wait until every cluster has tried again and again."""
+    """Later operations must not wait until all clusters have tried repeatedly."""
     await ids(stage)
     member = Sessions().member()
     session = await member.sessions.enter("anonymous", "s", create=True)
@@ -243,7 +243,7 @@ async def test_write_whose_session_has_a_step_that_fails_is_rejected_at_once(
 @pytest.mark.parametrize("error", [EngineError(ErrorKind.ENVIRONMENT, "the store is away")])
 @in_both_forms
 @as_story()
-async def test_write_whose_session_cannot_be_made_now_is_computed_by_the_next_cluster(
+async def test_write_whose_session_cannot_be_rebuilt_now_is_computed_by_the_next_cluster(
     stage: Stage, form: Form, error: Exception
 ) -> None:
     await ids(stage)

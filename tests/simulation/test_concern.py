@@ -1,7 +1,7 @@
-"""Write concerns: what was acknowledged is where it was promised, whoever dies meanwhile.
+"""Tests of write concerns under faults: an acknowledged write is on the clusters of its concern.
 
-Stories; seeded runs with kills and freezes are in `test_concern_runs`, judged, like these, by what
-the clusters' tables hold at the moment of each acknowledgement.
+These are stories; `test_concern_runs` has seeded runs with kills and freezes. Both check what the
+clusters' tables hold at the moment of each acknowledgement.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tests.simulation.scenario import insert
 
 ALL, MAJORITY, ONE = WriteConcern.ALL, WriteConcern.MAJORITY, WriteConcern.ONE
 NOTICED_S = 15.0
-"""A peer's silence is noticed, and so is its return."""
+"""A peer's silence and its return are noticed within this time."""
 EVERYWHERE = dict.fromkeys("abc", "applied")
 
 
 def holds(node: Node, op_id: str, table: str = "t") -> bool:
-    """Whether the cluster's table has the row, whatever its HAProc knows."""
+    """Return whether the cluster's table has the row, without regard to its HAProc's state."""
     return (op_id,) in node.spark.dump().get(table, [])
 
 
@@ -60,17 +60,17 @@ async def write(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_all_is_answered_once_every_cluster_has_it(seed: int) -> None:
-    async def tell(stage: Stage) -> None:
+def test_concern_all_is_answered_when_all_clusters_have_the_write(seed: int) -> None:
+    async def script(stage: Stage) -> None:
         await table_is_made(stage)
         assert await write(stage, "b", "one", ALL) == EVERYWHERE
         assert [holds(stage.node(name), "one") for name in "abc"] == [True] * 3
 
-    story(tell, seed)
+    story(script, seed)
 
 
 @on_table
-async def test_all_waits_for_an_operation_not_for_those_before_it(stage: Stage) -> None:
+async def test_concern_all_waits_for_its_operation_and_not_for_earlier_ones(stage: Stage) -> None:
     await stage.submit("a", ddl("a", "other", "CREATE TABLE ids (id)"))
     stage.node("c").spark.held.add("ids")
     await stage.submit("b", insert("slow", "ids", "b"))
@@ -79,7 +79,7 @@ async def test_all_waits_for_an_operation_not_for_those_before_it(stage: Stage) 
 
 
 @on_table
-async def test_all_of_ddl_that_goes_to_all_at_the_same_time_waits_too(stage: Stage) -> None:
+async def test_concern_all_of_parallel_ddl_waits_for_all_clusters(stage: Stage) -> None:
     op = parallel("a", "more", "CREATE TABLE more (x)")
     _, applied = await stage.ring.assured("a", op, ALL, 30)
     assert applied == EVERYWHERE
@@ -87,7 +87,7 @@ async def test_all_of_ddl_that_goes_to_all_at_the_same_time_waits_too(stage: Sta
 
 
 @on_table
-async def test_majority_needs_no_third_cluster(stage: Stage) -> None:
+async def test_concern_majority_does_not_wait_for_a_frozen_third_cluster(stage: Stage) -> None:
     stage.node("c").freeze()
     applied = await write(stage, "a", "one", MAJORITY)
     assert applied == dict.fromkeys("ab", "applied")
@@ -95,7 +95,7 @@ async def test_majority_needs_no_third_cluster(stage: Stage) -> None:
 
 @pytest.mark.parametrize("gone", ["kill", "freeze"])
 @on_table
-async def test_all_counts_a_cluster_that_drops_out_meanwhile_no_longer(
+async def test_concern_all_does_not_count_a_cluster_that_fails_meanwhile(
     stage: Stage, gone: str
 ) -> None:
     getattr(stage.node("c"), gone)()
@@ -110,22 +110,24 @@ async def test_all_counts_a_cluster_that_drops_out_meanwhile_no_longer(
 
 
 @on_table
-async def test_all_does_not_wait_for_a_cluster_whose_spark_is_down(stage: Stage) -> None:
+async def test_concern_all_does_not_wait_for_a_cluster_whose_spark_is_down(stage: Stage) -> None:
     stage.node("c").spark.kill()
     assert await write(stage, "a", "one", ALL) == dict.fromkeys("ab", "applied")
     assert stage.state("c") is State.DOWN
 
 
 @on_table
-async def test_too_few_in_sync_refuses_before_the_append(stage: Stage) -> None:
+async def test_write_with_too_few_clusters_in_sync_is_refused_before_the_append(
+    stage: Stage,
+) -> None:
     for name in "bc":
         stage.node(name).kill()
     await stage.until(lambda: in_sync(stage) == "a", NOTICED_S)
-    with pytest.raises(RequestError, match="needs 2 clusters in sync, and there is a") as told:
+    with pytest.raises(RequestError, match="needs 2 clusters in sync, and there is a") as caught:
         await write(stage, "a", "one", MAJORITY)
-    assert told.value.kind is FailureKind.AVAILABILITY
-    assert told.value.error_class == "HAPROC_TOO_FEW_IN_SYNC"
-    assert told.value.outcome is WriteOutcome.NOT_SENT
+    assert caught.value.kind is FailureKind.AVAILABILITY
+    assert caught.value.error_class == "HAPROC_TOO_FEW_IN_SYNC"
+    assert caught.value.outcome is WriteOutcome.NOT_SENT
     assert rows_in_log(stage) == []
     # one and all ask for less: here nobody but a is there
     assert await write(stage, "a", "two", ONE) == {}
@@ -133,7 +135,7 @@ async def test_too_few_in_sync_refuses_before_the_append(stage: Stage) -> None:
 
 
 @on_table
-async def test_min_insync_clusters_bounds_all(stage: Stage) -> None:
+async def test_min_insync_clusters_applies_to_concern_all(stage: Stage) -> None:
     stage.ring.configure(writes=Writes(min_insync_clusters=2))
     stage.node("a").restart()
     await stage.ready("a")
@@ -143,28 +145,28 @@ async def test_min_insync_clusters_bounds_all(stage: Stage) -> None:
     assert await write(stage, "a", "one", ALL) == dict.fromkeys("ac", "applied")
     stage.at("a", Step.APPEND_AFTER, lambda node: stage.node("c").kill())
     began = stage.now
-    with pytest.raises(RequestError, match="needs 2 clusters, and in sync is a") as told:
+    with pytest.raises(RequestError, match="needs 2 clusters, and in sync is a") as caught:
         await write(stage, "a", "two", ALL, 300)
-    assert (told.value.error_class, told.value.outcome) == (
+    assert (caught.value.error_class, caught.value.outcome) == (
         "HAPROC_WRITE_CONCERN",
         WriteOutcome.UNKNOWN,
     )
-    assert told.value.offset is not None
+    assert caught.value.offset is not None
     assert stage.now - began < 2 * NOTICED_S  # not the whole deadline: others may do better
     with pytest.raises(RequestError, match="needs 2 clusters in sync, and there is a"):
         await write(stage, "a", "three", ALL)
 
 
 @on_table
-async def test_all_not_met_in_time_stands_and_is_waited_for_by_a_retry_elsewhere(
+async def test_concern_all_that_timed_out_keeps_its_write_and_a_retry_waits_for_it(
     stage: Stage,
 ) -> None:
     spark = stage.node("b").spark
     spark.held.add("t")
-    with pytest.raises(RequestError, match="b did not apply it in time") as told:
+    with pytest.raises(RequestError, match="b did not apply it in time") as caught:
         await write(stage, "a", "one", ALL, 4)
-    assert told.value.kind is FailureKind.AVAILABILITY
-    assert (told.value.error_class, told.value.outcome) == (
+    assert caught.value.kind is FailureKind.AVAILABILITY
+    assert (caught.value.error_class, caught.value.outcome) == (
         "HAPROC_WRITE_CONCERN",
         WriteOutcome.UNKNOWN,
     )
@@ -173,13 +175,15 @@ async def test_all_not_met_in_time_stands_and_is_waited_for_by_a_retry_elsewhere
     assert not again.done()
     spark.held.clear()
     offset, applied = await again
-    assert (offset, applied) == (told.value.offset, EVERYWHERE)
+    assert (offset, applied) == (caught.value.offset, EVERYWHERE)
     assert rows_in_log(stage) == ["one"]
     assert [holds(stage.node(name), "one") for name in "abc"] == [True] * 3
 
 
 @on_table
-async def test_origin_that_leaves_service_while_it_waits_sends_the_client_on(stage: Stage) -> None:
+async def test_origin_that_leaves_service_during_the_wait_fails_the_request_for_a_failover(
+    stage: Stage,
+) -> None:
     stage.node("b").spark.held.add("t")
     waiting = asyncio.ensure_future(write(stage, "a", "one", ALL))
     await stage.until(lambda: bool(stage.life("a").member.assurance._waits))
@@ -189,19 +193,21 @@ async def test_origin_that_leaves_service_while_it_waits_sends_the_client_on(sta
 
 
 @on_table
-async def test_origin_that_is_cut_off_does_not_take_the_others_for_gone(stage: Stage) -> None:
+async def test_origin_that_is_cut_off_does_not_drop_the_others_from_the_concern(
+    stage: Stage,
+) -> None:
     await write(stage, "a", "zero", ALL)  # behind DDL a lane asks the log first
     stage.at("a", Step.APPLY_BEFORE, lambda node: stage.ring.cut.add("a"))
     for name in "bc":
         stage.node(name).spark.held.add("t")
-    with pytest.raises(RequestError) as told:
+    with pytest.raises(RequestError) as caught:
         await write(stage, "a", "one", ALL)
-    assert told.value.outcome is WriteOutcome.UNKNOWN
+    assert caught.value.outcome is WriteOutcome.UNKNOWN
     assert holds(stage.node("a"), "one") and not holds(stage.node("b"), "one")
 
 
 @on_table
-async def test_returning_cluster_catches_up_first_and_then_counts_again(stage: Stage) -> None:
+async def test_returning_cluster_catches_up_before_it_counts_again(stage: Stage) -> None:
     stage.ring.configure(membership=replace(MEMBERSHIP, in_sync_lag_max=20))
     for node in stage.ring.nodes.values():
         node.kill()
@@ -224,7 +230,7 @@ async def test_returning_cluster_catches_up_first_and_then_counts_again(stage: S
 
 
 @on_table
-async def test_waits_ask_each_peer_by_one_poll_however_many_they_are(stage: Stage) -> None:
+async def test_many_waits_share_one_poll_for_each_peer(stage: Stage) -> None:
     peers = stage.life("a").member.core.peers
     asked = {"b": 0, "c": 0}
     most = dict(asked)
@@ -264,7 +270,7 @@ def request(op_id: str, concern: WriteConcern | None, timeout_s: float = 30) -> 
     ],
 )
 @on_table
-async def test_request_gets_the_stronger_of_its_own_concern_and_the_rule_s(
+async def test_request_has_the_stronger_concern_of_its_own_and_the_rules(
     stage: Stage, rules: str, asked: WriteConcern | None, everywhere: bool
 ) -> None:
     answer = await service(stage, rules=rules).execute(request("one", asked))
@@ -275,7 +281,7 @@ async def test_request_gets_the_stronger_of_its_own_concern_and_the_rule_s(
 
 
 @on_table
-async def test_whether_a_concern_is_met_is_told_of_a_write_that_was_answered_long_ago(
+async def test_concern_met_is_answered_for_an_earlier_write(
     stage: Stage,
 ) -> None:
     stage.node("b").spark.held.add("t")
@@ -292,11 +298,11 @@ async def test_whether_a_concern_is_met_is_told_of_a_write_that_was_answered_lon
 
 
 @on_table
-async def test_write_of_unknown_outcome_is_found_by_its_id_on_every_cluster(stage: Stage) -> None:
+async def test_write_of_unknown_outcome_is_found_by_its_id_on_all_clusters(stage: Stage) -> None:
     stage.node("a").spark.held.add("t")
-    with pytest.raises(RequestError) as told:
+    with pytest.raises(RequestError) as caught:
         await service(stage).execute(request("one", None, timeout_s=2))
-    assert told.value.outcome is WriteOutcome.UNKNOWN
+    assert caught.value.outcome is WriteOutcome.UNKNOWN
     pending = service(stage).find_write("one", "anonymous")
     assert pending is not None
     stage.node("a").spark.held.discard("t")
@@ -312,7 +318,7 @@ async def test_write_of_unknown_outcome_is_found_by_its_id_on_every_cluster(stag
 
 
 @on_table
-async def test_request_without_a_concern_gets_the_configured_one(stage: Stage) -> None:
+async def test_request_without_a_concern_has_the_configured_one(stage: Stage) -> None:
     stage.life("a").member.assurance.default = ALL
     for concern, others in ((None, "applied"), (ONE, "queued")):
         answer = await service(stage).execute(request(f"{concern}", concern))
@@ -320,34 +326,34 @@ async def test_request_without_a_concern_gets_the_configured_one(stage: Stage) -
 
 
 @on_table
-async def test_request_whose_deadline_passes_while_it_waits_says_where_the_write_stands(
+async def test_request_at_its_deadline_reports_the_clusters_that_have_the_write(
     stage: Stage,
 ) -> None:
     stage.node("c").spark.held.add("t")
-    with pytest.raises(RequestError, match="c did not apply it in time") as told:
+    with pytest.raises(RequestError, match="c did not apply it in time") as caught:
         await service(stage).execute(request("one", ALL, 4))
-    assert told.value.error_class == "HAPROC_WRITE_CONCERN"
-    assert "a, b applied it" in told.value.message
+    assert caught.value.error_class == "HAPROC_WRITE_CONCERN"
+    assert "a, b applied it" in caught.value.message
     stage.node("c").spark.held.clear()
     answer = await service(stage, "b").execute(request("one", ALL))
-    assert answer.report.offset == told.value.offset
+    assert answer.report.offset == caught.value.offset
     assert answer.report.outcomes == EVERYWHERE
 
 
 @on_table
-async def test_request_refused_for_too_few_in_sync_leaves_nothing_behind(stage: Stage) -> None:
+async def test_request_refused_for_too_few_in_sync_appends_nothing(stage: Stage) -> None:
     for name in "bc":
         stage.node(name).kill()
     await stage.until(lambda: in_sync(stage) == "a", NOTICED_S)
-    with pytest.raises(RequestError) as told:
+    with pytest.raises(RequestError) as caught:
         await service(stage).execute(request("one", MAJORITY))
-    assert told.value.error_class == "HAPROC_TOO_FEW_IN_SYNC"
+    assert caught.value.error_class == "HAPROC_TOO_FEW_IN_SYNC"
     assert rows_in_log(stage) == []
 
 
 @on_table
-async def test_cluster_that_is_being_copied_has_applied_nothing_yet(stage: Stage) -> None:
-    """Its cursor is at the place of the copy already, and its donor has not come there."""
+async def test_cluster_that_is_being_copied_does_not_count_as_applied(stage: Stage) -> None:
+    """Its cursor is already at the place of the copy, but its donor is still before that."""
     for name in "bc":
         stage.node(name).spark.held.add("t")
     writing = asyncio.ensure_future(write(stage, "a", "one", MAJORITY, 300))

@@ -1,4 +1,4 @@
-"""Write concerns under kills and freezes: seeded runs, and rules broken on purpose."""
+"""Tests of write concerns under kills and freezes: seeded runs, and rules broken on purpose."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.simulation.test_concern import ALL, MAJORITY, holds
 from tests.simulation.violations import Problem, Violation, found_in
 
 SERVED_S = 2 * MEMBERSHIP.window_s
-"""Whoever served for so long without a break is known to all as in sync."""
+"""A cluster that has served so long without a break is in sync for all its peers."""
 
 
 @dataclass
 class Verdict:
-    """What a run came to."""
+    """The results of a run."""
 
     problems: list[Problem] = field(default_factory=list)
     acknowledged: dict[WriteConcern, int] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Verdict:
 
 
 class Watch:
-    """Since when each node serves clients, as an observer outside of the ring sees it."""
+    """The time since which each node serves clients, seen by an observer outside of the ring."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
@@ -60,7 +60,7 @@ class Watch:
             await asyncio.sleep(0.02)
 
     def serving(self) -> list[Node]:
-        """Return the nodes that serve now, and have for a while."""
+        """Return the nodes that serve now and have served for at least SERVED_S."""
         now = asyncio.get_running_loop().time()
         return [
             self._ring.nodes[name] for name, since in self.since.items() if now - since > SERVED_S
@@ -68,7 +68,7 @@ class Watch:
 
 
 class Run:
-    """Clients that write with every concern, while nodes die, freeze and return."""
+    """Clients that write with all concerns, while nodes die, freeze and return."""
 
     def __init__(self, seed: int) -> None:
         self.ring = Ring(seed)
@@ -97,7 +97,7 @@ class Run:
             return
 
     def judge(self, op_id: str, concern: WriteConcern) -> None:
-        """Look into the tables at the moment of the acknowledgement."""
+        """Check the tables at the moment of the acknowledgement."""
         verdict = self.verdict
         verdict.acknowledged[concern] = verdict.acknowledged.get(concern, 0) + 1
         having = [name for name, node in self.ring.nodes.items() if holds(node, op_id)]
@@ -147,7 +147,7 @@ class Run:
 RUNS = range(SEEDS)
 
 
-def test_acknowledged_writes_are_where_their_concern_promised() -> None:
+def test_acknowledged_writes_are_on_the_clusters_of_their_concern() -> None:
     verdicts = [run(Run(seed).main()) for seed in RUNS]
     assert [(seed, v.problems) for seed, v in zip(RUNS, verdicts, strict=True) if v.problems] == []
     for concern in WriteConcern:
@@ -164,12 +164,12 @@ def nobody_waits(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_is_taken_for_applied(patch: pytest.MonkeyPatch) -> None:
-    """Take what a peer has read from the log for applied."""
+    """Count what a peer has read from the log as applied."""
     patch.setattr(PeerProgress, "applied", lambda self, offset: offset < self.known_to)
 
 
 def all_is_taken_for_majority(patch: pytest.MonkeyPatch) -> None:
-    """Wait for as many as there must be, whoever they are."""
+    """Wait for the required number of clusters, not for all in sync."""
     patch.setattr(Requirement, "needed", 2)
     original = Requirement.judge
 
@@ -184,7 +184,7 @@ def all_is_taken_for_majority(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "break_rule", [nobody_waits, read_is_taken_for_applied, all_is_taken_for_majority]
 )
-def test_concern_broken_on_purpose_is_found(
+def test_rule_of_concerns_broken_on_purpose_is_found(
     break_rule: BreakRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)

@@ -1,4 +1,4 @@
-"""A cluster becomes a copy of another one: new, rebuilt, killed in the midst of it."""
+"""Tests of a cluster that becomes a copy of another one: new, rebuilt, and killed meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def writes(stage: Stage, count: int, *, by: str = "a", table: str = "t") -
 
 
 async def filled(stage: Stage) -> None:
-    """Make two tables, t and u, with rows in both; all serve."""
+    """Create two tables, t and u, with rows in both; all clusters serve."""
     await stage.submit("a", ddl("a"))
     await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
     await writes(stage, 5)
@@ -54,12 +54,12 @@ async def repair(stage: Stage, name: str, table: str, donor: str = "") -> None:
 
 
 def copies(stage: Stage) -> int:
-    """Return how many records of copies the log has."""
+    """Return the number of copy records in the log."""
     return sum(isinstance(message, Copy) for message in stage.messages())
 
 
 @as_story(limits=SHORT)
-async def test_new_cluster_copies_what_the_trimmed_log_lacks(stage: Stage) -> None:
+async def test_new_cluster_copies_its_tables_when_the_log_is_trimmed(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     await writes(stage, 40)
     await stage.until(lambda: stage.ring.store.start > 0)
@@ -79,7 +79,7 @@ async def test_new_cluster_copies_what_the_trimmed_log_lacks(stage: Stage) -> No
 
 
 @as_story(limits=SHORT)
-async def test_log_that_is_trimmed_while_a_process_begins_does_not_stop_it(
+async def test_log_trimmed_while_a_process_begins_does_not_stop_the_process(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, trimmed = SimLog.start, list[int]()
@@ -103,7 +103,9 @@ async def test_log_that_is_trimmed_while_a_process_begins_does_not_stop_it(
 
 
 @as_story(limits=SHORT)
-async def test_new_cluster_with_tables_of_its_own_is_left_alone(stage: Stage) -> None:
+async def test_new_cluster_with_tables_of_its_own_is_not_overwritten_without_a_rebuild(
+    stage: Stage,
+) -> None:
     await stage.submit("a", ddl("a"))
     await writes(stage, 40)
     await stage.until(lambda: stage.ring.store.start > 0)
@@ -136,7 +138,9 @@ async def test_diverged_cluster_is_rebuilt_under_load(stage: Stage) -> None:
 
 @pytest.mark.parametrize("step", [Step.COPIED_TABLE, Step.COPIED])
 @as_story()
-async def test_copy_goes_on_where_a_killed_process_was(stage: Stage, step: Step) -> None:
+async def test_copy_of_a_killed_process_continues_with_the_missing_tables(
+    stage: Stage, step: Step
+) -> None:
     await filled(stage)
     stage.at("c", step, Node.kill)
     await rebuild(stage, "c")
@@ -150,7 +154,7 @@ async def test_copy_goes_on_where_a_killed_process_was(stage: Stage, step: Step)
 
 
 @as_story()
-async def test_donor_that_dies_is_replaced_by_another_one(stage: Stage) -> None:
+async def test_donor_that_dies_is_replaced_by_another_donor(stage: Stage) -> None:
     await filled(stage)
 
     def donor_dies(node: Node) -> None:
@@ -187,7 +191,7 @@ async def test_drop_waits_at_the_donor_until_the_copy_is_done(stage: Stage) -> N
 
 
 @as_story()
-async def test_table_that_is_gone_at_the_donor_begins_the_copy_anew(
+async def test_copy_begins_again_when_a_table_is_gone_at_the_donor(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(donating, "HELD", frozenset())
@@ -211,7 +215,7 @@ async def test_table_that_is_gone_at_the_donor_begins_the_copy_anew(
 
 
 @as_story()
-async def test_last_good_cluster_is_not_rebuilt(stage: Stage) -> None:
+async def test_rebuild_of_the_last_good_cluster_is_refused(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     for name in "bc":
         stage.node(name).kill()
@@ -221,7 +225,7 @@ async def test_last_good_cluster_is_not_rebuilt(stage: Stage) -> None:
 
 
 @as_story()
-async def test_two_copies_at_once(stage: Stage) -> None:
+async def test_two_copies_at_once_leave_equal_clusters(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     await writes(stage, 5)
     await stage.ready(*"abc")
@@ -232,7 +236,7 @@ async def test_two_copies_at_once(stage: Stage) -> None:
 
 @pytest.mark.parametrize("killed", [False, True])
 @as_story()
-async def test_one_table_is_repaired_under_load(stage: Stage, killed: bool) -> None:
+async def test_single_table_is_repaired_under_load(stage: Stage, killed: bool) -> None:
     await filled(stage)
     stage.node("c").spark.mend("DELETE FROM t")
     await stage.verify("a")
@@ -252,7 +256,7 @@ async def test_one_table_is_repaired_under_load(stage: Stage, killed: bool) -> N
 
 
 @as_story()
-async def test_repair_that_finds_no_donor_changes_nothing(stage: Stage) -> None:
+async def test_repair_without_a_donor_changes_nothing(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     await writes(stage, 5)
     await stage.ready(*"abc")
@@ -267,7 +271,7 @@ async def test_repair_that_finds_no_donor_changes_nothing(stage: Stage) -> None:
 
 @pytest.mark.parametrize("killed", [False, True])
 @as_story()
-async def test_repair_that_fails_half_way_takes_the_cluster_out_of_service(
+async def test_repair_that_fails_in_the_middle_takes_the_cluster_out_of_service(
     stage: Stage, killed: bool
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -287,7 +291,7 @@ async def test_repair_that_fails_half_way_takes_the_cluster_out_of_service(
 
 @pytest.mark.parametrize("undecided", [False, True])
 @as_story()
-async def test_diverged_cluster_is_rebuilt_by_itself_if_the_others_agree(
+async def test_diverged_cluster_is_rebuilt_automatically_if_the_others_agree(
     stage: Stage, undecided: bool
 ) -> None:
     stage.ring.configure(on_divergence=OnDivergence.REBUILD)
@@ -312,7 +316,7 @@ async def test_diverged_cluster_is_rebuilt_by_itself_if_the_others_agree(
 
 @pytest.mark.parametrize("wanted", ["", "a"])
 @as_story()
-async def test_donor_whose_spark_dies_is_waited_for(stage: Stage, wanted: str) -> None:
+async def test_copy_waits_for_a_donor_whose_spark_died(stage: Stage, wanted: str) -> None:
     await filled(stage)
     donor = []
 
@@ -332,7 +336,7 @@ async def test_donor_whose_spark_dies_is_waited_for(stage: Stage, wanted: str) -
 
 
 @as_story()
-async def test_wanted_donor_that_is_away_is_waited_for(stage: Stage) -> None:
+async def test_rebuild_waits_for_its_chosen_donor(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     await writes(stage, 5)
     await stage.ready(*"abc")

@@ -1,4 +1,4 @@
-"""A cluster copies another one by its own Spark, which reads that one's files."""
+"""Tests of copies by storage: a cluster's own Spark reads another cluster's files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.simulation.test_copies import copies, filled, join, rebuild, repair, 
 
 
 def mount(stage: Stage, reader: str) -> Shelf:
-    """Have a cluster's Spark read all the others' files; returns the cluster's shelf."""
+    """Let a cluster's Spark read the files of all clusters; return the cluster's shelf."""
     shelf = stage.node(reader).spark.shelf
     shelf.mounts = {name: node.spark for name, node in stage.ring.nodes.items()}
     return shelf
 
 
 async def configured(stage: Stage, **at: str) -> None:
-    """Have c's HAProc begin anew with a configuration that says where others' files are."""
+    """Restart c's HAProc with a configuration that has the places of other clusters' files."""
     stage.ring.storage = {name: ((f"/{name}", place),) for name, place in at.items()}
     stage.node("c").restart()
     await stage.ready(*"abc")
@@ -50,7 +50,7 @@ async def test_configured_cluster_is_copied_by_storage_under_load(stage: Stage) 
 
 @pytest.mark.parametrize("way", ["storage", "stream"])
 @as_story()
-async def test_way_that_is_asked_for_counts(stage: Stage, way: str) -> None:
+async def test_rebuild_uses_the_requested_way(stage: Stage, way: str) -> None:
     await filled(stage)
     if way == "stream":
         await configured(stage, a="/mnt/a", b="/mnt/b")
@@ -69,7 +69,9 @@ async def test_way_that_is_asked_for_counts(stage: Stage, way: str) -> None:
 
 
 @as_story()
-async def test_copy_by_storage_goes_on_where_a_killed_process_was(stage: Stage) -> None:
+async def test_copy_by_storage_of_a_killed_process_continues_without_a_second_transfer(
+    stage: Stage,
+) -> None:
     shelf = await begun(stage)
     await rebuild(stage, "c")
     for count in (1, 2):  # the file is there, and its table is not finished
@@ -83,7 +85,7 @@ async def test_copy_by_storage_goes_on_where_a_killed_process_was(stage: Stage) 
 
 
 @as_story()
-async def test_wrong_mapping_is_found_before_anything_is_dropped(stage: Stage) -> None:
+async def test_wrong_mapping_is_found_before_a_table_is_dropped(stage: Stage) -> None:
     await filled(stage)
     await configured(stage, a="/mnt/elsewhere", b="/mnt/b")
     mount(stage, "c")
@@ -101,7 +103,7 @@ async def test_wrong_mapping_is_found_before_anything_is_dropped(stage: Stage) -
 
 
 @as_story()
-async def test_new_cluster_with_a_wrong_mapping_says_so_and_can_be_streamed_to(
+async def test_new_cluster_with_a_wrong_mapping_reports_it_and_can_be_rebuilt_by_stream(
     stage: Stage,
 ) -> None:
     for name in "abc":
@@ -118,7 +120,7 @@ async def test_new_cluster_with_a_wrong_mapping_says_so_and_can_be_streamed_to(
 
 @pytest.mark.parametrize("away_s", [30, 1000])
 @as_story()
-async def test_storage_that_is_away_for_long_is_replaced_by_the_spares(
+async def test_storage_that_is_away_is_waited_for_or_replaced_by_the_spares(
     stage: Stage, away_s: float
 ) -> None:
     shelf, donors = await begun(stage), list[str]()
@@ -138,7 +140,7 @@ async def test_storage_that_is_away_for_long_is_replaced_by_the_spares(
 
 
 @as_story()
-async def test_donor_keeps_its_files_while_one_job_takes_long(
+async def test_donor_keeps_its_files_during_a_long_transfer(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = SimCopies.transfer
@@ -164,7 +166,7 @@ async def test_donor_keeps_its_files_while_one_job_takes_long(
 
 
 @as_story()
-async def test_spare_holds_nothing_up(stage: Stage) -> None:
+async def test_drop_does_not_wait_at_a_spare(stage: Stage) -> None:
     await filled(stage)
     stage.at("c", Step.COPIED_TABLE, Node.freeze)
     await rebuild(stage, "c")
@@ -180,14 +182,14 @@ async def test_spare_holds_nothing_up(stage: Stage) -> None:
 
 
 @as_story()
-async def test_tables_that_match_are_replaced_and_others_kept(stage: Stage) -> None:
+async def test_repair_copies_matching_tables_only(stage: Stage) -> None:
     shelf = await begun(stage)
     await stage.submit("a", ddl("a", "third", "CREATE TABLE v (id INT, k TEXT)"))
     await stage.ready(*"abc")
     for table in "tu":
         stage.node("c").spark.mend(f"DELETE FROM {table}")
-    told = await stage.operators("c").repair("c", "DEFAULT.[tu]", "a")
-    assert told["tables"] == ["default.t", "default.u"]
+    answer = await stage.operators("c").repair("c", "DEFAULT.[tu]", "a")
+    assert answer["tables"] == ["default.t", "default.u"]
     await stage.until(lambda: sorted(shelf.copied) == ["t", "u"])
     await stage.equal(*"abc")
     assert sorted(shelf.transferred) == ["t", "u"]

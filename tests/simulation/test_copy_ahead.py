@@ -1,4 +1,4 @@
-"""A cluster that recovers copies the tables whose replay takes longer, and replays the rest."""
+"""Tests of a recovering cluster that copies tables with a long replay, and replays the rest."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SLOW_S = 2.0
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backlog of seconds is worth a copy."""
+    """A backlog of seconds is enough for a copy."""
     monkeypatch.setattr(backlog, "WORTH_S", 5.0)
     monkeypatch.setattr(backlog, "COPY_TABLE_S", 2.0)
     monkeypatch.setattr(catching_up, "LOOK_EVERY_S", 4.0)
@@ -56,7 +56,7 @@ def select(op_id: str, source: str, target: str) -> Operation:
 
 
 async def tables(stage: Stage, *names: str) -> None:
-    """Make tables with a row each."""
+    """Create tables with one row each."""
     for name in names:
         await stage.submit("a", ddl("a", f"create {name}", CREATE.replace(" t ", f" {name} ")))
         await stage.submit("a", insert(f"first {name}", name, "a"))
@@ -90,7 +90,7 @@ def donor_of(node: Node) -> str:
 
 
 @as_story()
-async def test_table_whose_replay_takes_long_is_copied(stage: Stage) -> None:
+async def test_table_with_a_long_replay_is_copied(stage: Stage) -> None:
     await left_behind(stage, "t", "u")
     await stage.submit("a", insert("other", "u", "a"))
     began = stage.now
@@ -111,7 +111,7 @@ STEPS = [Step.AHEAD_MARKED, Step.AHEAD_ASKED, Step.COPIED_TABLE, Step.COPIED]
 
 @pytest.mark.parametrize("step", STEPS)
 @as_story()
-async def test_process_that_is_killed_on_the_way_goes_on(stage: Stage, step: Step) -> None:
+async def test_process_killed_during_a_copy_ahead_continues(stage: Stage, step: Step) -> None:
     await left_behind(stage, "t", "u")
     stage.at("c", step, Node.kill)
     stage.node("c").start()
@@ -128,7 +128,7 @@ async def test_process_that_is_killed_on_the_way_goes_on(stage: Stage, step: Ste
 
 
 async def mixed(stage: Stage) -> None:
-    """A backlog of which some is copied, and some replayed; more comes meanwhile."""
+    """A backlog that is partly copied and partly replayed, while more operations come."""
     await left_behind(stage, "t", "u", "v", "w")
     await stage.submit("a", select("from v", "v", "w"))
     await stage.submit("a", select("from t", "t", "u"))
@@ -143,14 +143,14 @@ async def mixed(stage: Stage) -> None:
 
 
 @as_story()
-async def test_rest_of_the_backlog_is_replayed_in_its_order(stage: Stage) -> None:
-    """The INSERT ... SELECT from a copied table takes its target into the copy."""
+async def test_rest_of_the_backlog_is_replayed_in_order(stage: Stage) -> None:
+    """The INSERT ... SELECT from a copied table adds its target to the copy."""
     await mixed(stage)
     assert copied(stage, "c") == ["t", "u"]
 
 
 @as_story()
-async def test_write_that_reads_a_copied_table_into_one_that_cannot_be_copied_is_replayed(
+async def test_write_from_a_copied_table_into_a_dropped_one_causes_a_replay(
     stage: Stage,
 ) -> None:
     await left_behind(stage, "t", "u")
@@ -164,7 +164,7 @@ async def test_write_that_reads_a_copied_table_into_one_that_cannot_be_copied_is
 
 
 @as_story()
-async def test_operation_that_failed_counts_as_failed_here_too(stage: Stage) -> None:
+async def test_operation_that_failed_on_the_donor_is_failed_on_the_copy_too(stage: Stage) -> None:
     await left_behind(stage, "t", count=MANY // 2)
     bad = operation("bad", Kind.UPDATE, "UPDATE t SET y = 1", "a", writes=frozenset({"t"}))
     assert (await stage.submit("a", bad)).status is OutcomeStatus.FAILED
@@ -198,7 +198,7 @@ async def test_donor_that_dies_before_a_table_is_touched_leaves_the_replay(stage
 
 
 @as_story()
-async def test_donor_that_dies_in_the_midst_is_replaced_by_another_one(stage: Stage) -> None:
+async def test_donor_that_dies_during_the_copy_is_replaced_by_another_donor(stage: Stage) -> None:
     await two_missed(stage, "t", "u")
 
     def donor_dies(node: Node) -> None:
@@ -214,7 +214,7 @@ async def test_donor_that_dies_in_the_midst_is_replaced_by_another_one(stage: St
 
 
 @as_story()
-async def test_ddl_that_comes_before_another_donor_is_found_has_the_whole_cluster_copied(
+async def test_ddl_before_another_donor_is_found_causes_a_copy_of_the_whole_cluster(
     stage: Stage,
 ) -> None:
     await two_missed(stage, "t", "u", "v")
@@ -231,7 +231,7 @@ async def test_ddl_that_comes_before_another_donor_is_found_has_the_whole_cluste
 
 
 @as_story()
-async def test_two_clusters_that_catch_up_at_once(stage: Stage) -> None:
+async def test_two_clusters_copy_ahead_at_once(stage: Stage) -> None:
     await left_behind(stage, "t", "u", clusters="bc")
     stage.node("b").start()
     stage.node("c").start()
@@ -255,7 +255,7 @@ async def unknown(stage: Stage) -> None:
 
 @pytest.mark.parametrize("hinders", [verification, definition, unknown])
 @as_story()
-async def test_backlog_with_what_hinders_a_copy_is_replayed(
+async def test_backlog_with_a_hindrance_is_replayed(
     stage: Stage, hinders: Callable[[Stage], Awaitable[None]]
 ) -> None:
     await left_behind(stage, "t", "u")
@@ -267,8 +267,8 @@ async def test_backlog_with_what_hinders_a_copy_is_replayed(
 
 
 @as_story()
-async def test_backlog_that_is_hindered_behind_the_choice_is_replayed(stage: Stage) -> None:
-    """The record is in the log by then; nothing is touched."""
+async def test_backlog_with_a_hindrance_after_the_choice_is_replayed(stage: Stage) -> None:
+    """The copy record is in the log by then; no table is touched."""
     await left_behind(stage, "t", "u")
     stage.node("c").start()
     replica = stage.replica("c")
@@ -286,7 +286,7 @@ async def test_backlog_that_is_hindered_behind_the_choice_is_replayed(stage: Sta
     assert copied(stage, "c") == []
 
 
-def test_runs_with_every_kind_of_fault_keep_the_promises() -> None:
+def test_runs_with_all_faults_keep_the_promises() -> None:
     found = [judged(lambda seed: simulate_ahead(seed)[0], seed) for seed in range(SEEDS)]
     assert [(r.seed, r.problems[:3]) for r in found if r.problems] == []
     assert sum(report.steps.get(Step.AHEAD_ASKED, 0) for report in found) > 0
@@ -294,13 +294,13 @@ def test_runs_with_every_kind_of_fault_keep_the_promises() -> None:
 
 
 def not_closed(patch: pytest.MonkeyPatch) -> None:
-    """Copy a table without those that are written from it."""
+    """Copy a table without the tables that are written from it."""
     patch.setattr(Backlog, "_with_written", lambda self, table: frozenset({table}))
     patch.setattr(Backlog, "hindrance", lambda self, tables: "")
 
 
 def passed_over_too_far(patch: pytest.MonkeyPatch) -> None:
-    """Pass over what the copies have not."""
+    """Skip operations that the copies do not contain."""
     original = CopiedAhead.stands_for
 
     def further(self: CopiedAhead, offset: int, op: Operation) -> bool:
@@ -310,7 +310,7 @@ def passed_over_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("break_rule", [not_closed, passed_over_too_far])
-def test_rule_broken_on_purpose_is_found(
+def test_rule_of_copying_ahead_broken_on_purpose_is_found(
     break_rule: BreakRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)
@@ -318,10 +318,10 @@ def test_rule_broken_on_purpose_is_found(
 
 
 @as_story()
-async def test_rebuild_that_is_asked_for_meanwhile_knows_that_tables_were_touched(
+async def test_rebuild_requested_during_a_copy_ahead_records_that_tables_were_touched(
     stage: Stage,
 ) -> None:
-    """Else it could be withdrawn, and would leave them as they are."""
+    """Otherwise it could be withdrawn, and would leave the tables as they are."""
     await left_behind(stage, "t")
     stage.node("c").start()
     await stage.until(lambda: "t" in stage.node("c").spark.shelf.half, 300)
@@ -337,7 +337,7 @@ async def test_rebuild_that_is_asked_for_meanwhile_knows_that_tables_were_touche
 
 
 @as_story()
-async def test_spare_that_copied_a_table_behind_its_place_does_not_take_the_donors(
+async def test_spare_with_a_later_copy_of_a_table_does_not_continue_the_donors_copy(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """b copies the donor, which dies; in the spare t was copied ahead meanwhile."""
@@ -367,7 +367,7 @@ async def test_spare_that_copied_a_table_behind_its_place_does_not_take_the_dono
 
 
 @as_story()
-async def test_storage_that_cannot_be_read_is_found_before_a_table_is_touched(stage: Stage) -> None:
+async def test_unreadable_storage_is_found_before_a_table_is_touched(stage: Stage) -> None:
     stage.ring.storage = {name: ((f"/{name}", "/mnt/elsewhere"),) for name in "abc"}
     await left_behind(stage, "t", "u")
     stage.node("c").start()
@@ -378,7 +378,7 @@ async def test_storage_that_cannot_be_read_is_found_before_a_table_is_touched(st
 
 
 @as_story()
-async def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
+async def test_donor_with_unreadable_files_is_replaced_by_another_donor(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, bad = SimCopies.read_file_part, list[str]()
@@ -399,11 +399,11 @@ async def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
 
 
 @as_story()
-async def test_copy_of_the_whole_cluster_behind_touched_tables_cannot_be_withdrawn(
+async def test_copy_of_the_whole_cluster_after_touched_tables_cannot_be_withdrawn(
     stage: Stage,
 ) -> None:
     await two_missed(stage, "t", "u", "v")
-    donors, asked = list[str](), list[str]()
+    donors, failed_donors = list[str](), list[str]()
 
     def donor_dies(node: Node) -> None:
         donors.append(donor_of(node))
@@ -418,12 +418,12 @@ async def test_copy_of_the_whole_cluster_behind_touched_tables_cannot_be_withdra
     chosen = receiver._chosen
 
     async def nobody_is_left(wanted: str, failed: str) -> tuple[str, str]:
-        asked.append(failed)
+        failed_donors.append(failed)
         stage.node(other).kill()
         return await chosen(wanted, failed)
 
     receiver._chosen = nobody_is_left  # type: ignore[method-assign]
-    await stage.until(lambda: bool(asked), 600)
+    await stage.until(lambda: bool(failed_donors), 600)
     with pytest.raises(RequestError):
         stage.operators("c").withdraw("c")
     await asyncio.sleep(20)
@@ -434,7 +434,7 @@ async def test_copy_of_the_whole_cluster_behind_touched_tables_cannot_be_withdra
 
 
 @as_story()
-async def test_operation_that_failed_counts_as_applied_at_no_moment(stage: Stage) -> None:
+async def test_failed_operation_is_never_reported_as_applied(stage: Stage) -> None:
     """The cluster hears its report before it has read the operation: its queue has no room."""
     await left_behind(stage, "t", "u")
     full = LIMITS.look_ahead_records_max + 5
@@ -464,23 +464,25 @@ async def test_operation_that_failed_counts_as_applied_at_no_moment(stage: Stage
 
 
 @as_story()
-async def test_rebuild_that_is_asked_for_while_that_is_stored_knows_it_too(stage: Stage) -> None:
+async def test_rebuild_requested_while_the_touch_is_stored_records_that_tables_were_touched(
+    stage: Stage,
+) -> None:
     await left_behind(stage, "t")
     stage.node("c").start()
     await stage.until(lambda: bool(stage.records(Copy)), 300)
     await stage.until(lambda: stage.alive_state("c") is State.COPYING, 300)
     core = stage.replica("c").core
-    commit, asked = core.own_log._commit, list[asyncio.Future[None]]()
+    commit, failed_donors = core.own_log._commit, list[asyncio.Future[None]]()
 
     async def slowly(progress: Progress) -> None:
-        if progress.copying is not None and progress.copying.first >= 0 and not asked:
-            asked.append(asyncio.ensure_future(ask_for(core, CopyRequest())))
+        if progress.copying is not None and progress.copying.first >= 0 and not failed_donors:
+            failed_donors.append(asyncio.ensure_future(ask_for(core, CopyRequest())))
             await asyncio.sleep(1)
         await commit(progress)
 
     core.own_log._commit = slowly  # type: ignore[method-assign]
-    await stage.until(lambda: bool(asked), 300)
-    await asked[0]
+    await stage.until(lambda: bool(failed_donors), 300)
+    await failed_donors[0]
     cursor = await core.own_log.unless_replaced()
     assert cursor is not None
     copying = from_cursor(cursor).copying

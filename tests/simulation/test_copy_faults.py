@@ -1,4 +1,4 @@
-"""Copies beside other work: a second copy, a verification, a drop, a failing operation."""
+"""Tests of copies beside other work: a second copy, a verification, a drop, a failing operation."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.simulation.test_poison_rejection import sent as poison_sent
 
 
 @as_story()
-async def test_rebuild_keeps_nothing_of_an_earlier_one(stage: Stage) -> None:
-    """What was copied wrongly would be wrong for ever."""
+async def test_rebuild_uses_nothing_of_an_earlier_one(stage: Stage) -> None:
+    """A wrong row that was copied would stay wrong for ever."""
     await stage.submit("a", ddl("a"))
     await writes(stage, 5)
     await stage.ready(*"abc")
@@ -42,7 +42,7 @@ async def test_rebuild_keeps_nothing_of_an_earlier_one(stage: Stage) -> None:
 
 
 @as_story()
-async def test_tables_that_are_repaired_at_the_same_time_are_all_repaired(stage: Stage) -> None:
+async def test_tables_that_are_repaired_at_once_are_all_repaired(stage: Stage) -> None:
     await filled(stage)
     for table in "tu":
         stage.node("c").spark.mend(f"DELETE FROM {table}")
@@ -52,7 +52,7 @@ async def test_tables_that_are_repaired_at_the_same_time_are_all_repaired(stage:
 
 
 @as_story()
-async def test_donor_that_is_found_to_differ_gives_nothing_more(stage: Stage) -> None:
+async def test_donor_that_becomes_diverged_is_replaced_by_another_donor(stage: Stage) -> None:
     await filled(stage)
 
     def differs(node: Node) -> None:
@@ -68,7 +68,7 @@ async def test_donor_that_is_found_to_differ_gives_nothing_more(stage: Stage) ->
 
 
 @as_story()
-async def test_repair_of_what_the_donor_does_not_have_is_refused_and_changes_nothing(
+async def test_repair_of_a_table_that_the_donor_lacks_is_refused_and_changes_nothing(
     stage: Stage,
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -111,10 +111,10 @@ async def test_new_cluster_has_the_tables_that_the_others_had_before_the_log(
 
 
 @as_story()
-async def test_operation_that_no_cluster_can_apply_does_not_hold_a_rebuild_for_ever(
+async def test_poison_operation_before_a_rebuild_is_revoked_by_an_operator(
     stage: Stage,
 ) -> None:
-    """The operator vouches for the cluster whose tables are replaced: it has nothing to say."""
+    """The operator vouches for the cluster that is being rebuilt: it does not vote."""
     await poison_begin(stage, *"abc")
     offset = await poison_sent(stage)
     await rebuild(stage, "c")
@@ -126,7 +126,7 @@ async def test_operation_that_no_cluster_can_apply_does_not_hold_a_rebuild_for_e
 
 
 @as_story()
-async def test_drop_that_waits_at_the_donor_holds_up_nobody_else(stage: Stage) -> None:
+async def test_drop_that_waits_at_the_donor_delays_no_other_operation(stage: Stage) -> None:
     await filled(stage)
     stage.at("c", Step.COPIED_TABLE, Node.freeze)
     await rebuild(stage, "c", "a")
@@ -142,7 +142,7 @@ async def test_drop_that_waits_at_the_donor_holds_up_nobody_else(stage: Stage) -
     await stage.equal(*"abc")
 
 
-def test_copies_at_once_share_what_the_donor_is_read_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_at_once_share_the_donors_limit_of_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(donating, "READS_AT_ONCE", 1)
     original, running = SimCopies.read_file_part, list[int]()
     most = 0
@@ -160,17 +160,17 @@ def test_copies_at_once_share_what_the_donor_is_read_for(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(SimCopies, "read_file_part", counted)
 
-    async def tell(stage: Stage) -> None:
+    async def script(stage: Stage) -> None:
         await filled(stage)
         await asyncio.gather(rebuild(stage, "b", "a"), rebuild(stage, "c", "a"))
         await stage.equal(*"abc")
         assert most == 1
 
-    story(tell)
+    story(script)
 
 
 @as_story()
-async def test_donor_whose_verification_is_not_judged_gives_nothing(stage: Stage) -> None:
+async def test_donor_with_an_unfinished_verification_gives_no_tables(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     await writes(stage, 5)
     await stage.ready(*"abc")
@@ -192,10 +192,10 @@ async def test_donor_whose_verification_is_not_judged_gives_nothing(stage: Stage
 
 
 @as_story()
-async def test_donor_that_begins_anew_in_the_midst_gives_no_part_of_a_table(
+async def test_donor_that_restarts_during_a_copy_makes_the_copy_begin_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answers before it knows whether there are notes: that is no empty list of files."""
+    """It answers before it knows whether there are notes: that is not an empty list of files."""
 
     monkeypatch.setattr(Donor, "_without_notes", lambda self, marker: CopyAnswer("pending"))
 
@@ -208,7 +208,7 @@ async def test_donor_that_begins_anew_in_the_midst_gives_no_part_of_a_table(
 
 
 @as_story()
-async def test_repaired_cluster_serves_once_it_has_what_was_written_meanwhile(stage: Stage) -> None:
+async def test_repaired_cluster_applies_missed_operations_before_it_serves(stage: Stage) -> None:
     await filled(stage)
     loading = asyncio.ensure_future(writes(stage, 40, table="u"))
     stage.at("c", Step.COPIED_TABLE, Node.freeze)
@@ -230,7 +230,7 @@ async def test_repaired_cluster_serves_once_it_has_what_was_written_meanwhile(st
 
 
 @as_story()
-async def test_donor_that_holds_what_cannot_be_copied_leaves_the_cluster_in_service(
+async def test_rebuild_from_a_donor_with_an_uncopyable_table_is_refused(
     stage: Stage,
 ) -> None:
     await filled(stage)
@@ -244,8 +244,8 @@ async def test_donor_that_holds_what_cannot_be_copied_leaves_the_cluster_in_serv
 
 
 @as_story()
-async def test_repair_of_a_donor_does_not_hold_a_rebuild_for_ever(stage: Stage) -> None:
-    """Each waits for the other: the one that has lost a table says so, the other one is whole."""
+async def test_rebuild_whose_donor_is_repaired_from_it_can_be_withdrawn(stage: Stage) -> None:
+    """Each waits for the other: the one that lost a table reports it, the other one is whole."""
     await filled(stage)
     await asyncio.gather(rebuild(stage, "b", "a"), repair(stage, "a", "t", "b"))
     await stage.until(lambda: stage.alive_state("a") is State.DIVERGED, 200)

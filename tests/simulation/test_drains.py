@@ -1,4 +1,4 @@
-"""Rolling maintenance on a virtual clock: a drained cluster takes nothing new and misses none."""
+"""Tests of rolling maintenance on a virtual clock: a drained cluster takes no new write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IDS = "CREATE TABLE ids (id)"
 
 
 class Load:
-    """Clients that write for ever, each at the node where it was until that one refuses."""
+    """Clients that write without end; each stays at a node until that node refuses a write."""
 
     def __init__(self, stage: Stage, seed: int) -> None:
         self.stage = stage
@@ -126,7 +126,7 @@ def drain(node: Node) -> None:
 
 
 @as_story()
-async def test_write_under_way_when_its_cluster_is_drained_gets_its_answer(stage: Stage) -> None:
+async def test_running_write_of_a_cluster_that_is_drained_gets_its_answer(stage: Stage) -> None:
     await stage.submit("a", ddl("a", sql=IDS), 60)
     stage.at("a", Step.APPEND_BEFORE, drain)
     await stage.apply("a", insert("x", "ids", "a"), 60)

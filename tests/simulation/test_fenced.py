@@ -132,7 +132,7 @@ RUNS = SEEDS // 2
 fenced = partial(judged, simulate_fenced)
 
 
-def test_attempts_of_a_job_stand_in_the_log_one_after_another() -> None:
+def test_attempts_of_a_job_under_faults_are_ordered_by_their_fences() -> None:
     reports = [fenced(seed) for seed in range(RUNS)]
     assert [(r.seed, r.problems[:3]) for r in reports if r.problems] == []
     # The runs were not idle: attempts were told that they are fenced, and writes got through.
@@ -145,7 +145,7 @@ def test_attempts_of_a_job_stand_in_the_log_one_after_another() -> None:
 
 
 def fence_passed_over(patch: pytest.MonkeyPatch) -> None:
-    """Let the look at the token be all there is."""
+    """Rely on the check of the token alone."""
     note = Definitions.note
 
     def only_operations(self: Definitions, offset: int, op: Operation | Fence) -> None:
@@ -156,7 +156,7 @@ def fence_passed_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def fence_forgotten_at_a_start(patch: pytest.MonkeyPatch) -> None:
-    """Rebuild what is known without the fences."""
+    """Rebuild the definitions at a start without the fences."""
     remember = Reader._remember
 
     def without_fences(self: Reader, entry: object, begin: int) -> None:

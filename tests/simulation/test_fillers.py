@@ -1,4 +1,4 @@
-"""A log with places that hold no record: they are passed over, by everybody."""
+"""Tests of a log with fillers, which hold no record: all readers skip them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FILLERS = [encode(Record(FILLER))] * 3
 
 
 @as_story()
-async def test_fillers_between_operations_are_passed_over(stage: Stage) -> None:
+async def test_fillers_between_operations_are_skipped(stage: Stage) -> None:
     stage.ring.store.append_stored(FILLERS)
     await stage.apply("a", ddl("a"))
     stage.ring.store.append_stored(FILLERS)
@@ -21,7 +21,7 @@ async def test_fillers_between_operations_are_passed_over(stage: Stage) -> None:
 
 
 @as_story()
-async def test_fillers_in_a_queue_longer_than_what_is_read_ahead_are_passed_over(
+async def test_fillers_in_a_queue_longer_than_the_look_ahead_are_skipped(
     stage: Stage,
 ) -> None:
     await stage.submit("a", ddl("a"))

@@ -1,4 +1,4 @@
-"""When an operation that was rejected on one cluster counts as rejected on all of them."""
+"""Tests of finality: when a rejection on one cluster holds for all clusters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIECE = operation("L.0", Kind.INSERT, SQL, "a")
 
 
 async def rejected(stage: Stage, *clusters: str, wants: Operation = PIECE) -> OperationOutcome:
-    """Have an operation that meets an error on these clusters; the others are at something long."""
+    """Submit an operation that fails on these clusters; the others run a long statement."""
     await stage.submit("a", ddl("a"))
     await stage.settle()
     for name in "abc":
@@ -27,13 +27,13 @@ async def rejected(stage: Stage, *clusters: str, wants: Operation = PIECE) -> Op
 
 async def final(stage: Stage, name: str = "a") -> bool:
     core = stage.replica(name).core
-    known = core.outcomes.find(PIECE.key)
-    assert known is not None
-    return await is_final(core, known.offset, 1.0)
+    found_outcome = core.outcomes.find(PIECE.key)
+    assert found_outcome is not None
+    return await is_final(core, found_outcome.offset, 1.0)
 
 
 @as_story()
-async def test_error_of_one_cluster_is_not_final_while_others_may_yet_apply_it(
+async def test_error_of_one_cluster_is_not_final_while_others_may_apply_the_operation(
     stage: Stage,
 ) -> None:
     outcome = await rejected(stage, "a")
@@ -48,7 +48,7 @@ async def test_error_of_one_cluster_is_not_final_while_others_may_yet_apply_it(
 
 
 @as_story()
-async def test_error_that_every_cluster_has_met_is_final(stage: Stage) -> None:
+async def test_error_that_all_clusters_have_reported_is_final(stage: Stage) -> None:
     await rejected(stage, "a", "b")
     await asyncio.sleep(5)
     assert not await final(stage), "c has not come so far"
@@ -62,7 +62,7 @@ async def test_error_that_every_cluster_has_met_is_final(stage: Stage) -> None:
 
 @as_story()
 async def test_error_that_an_earlier_process_reported_is_not_final(stage: Stage) -> None:
-    """It may have died before it stored its progress, and the next one have succeeded."""
+    """It may have died before it stored its progress, and the next process may have succeeded."""
     await rejected(stage, "a", "b", "c")
     await asyncio.sleep(5)
     assert await final(stage)
@@ -72,10 +72,10 @@ async def test_error_that_an_earlier_process_reported_is_not_final(stage: Stage)
 
 
 @as_story()
-async def test_reject_in_the_log_is_final_at_once(stage: Stage) -> None:
+async def test_reject_decision_in_the_log_is_final_at_once(stage: Stage) -> None:
     made = ddl("a", "L.0", SQL)
     outcome = await rejected(stage, "a", wants=made)
     assert outcome.status is OutcomeStatus.REJECTED
     core = stage.replica("a").core
-    known = core.outcomes.find(made.key)
-    assert known is not None and await is_final(core, known.offset, 1.0)
+    found_outcome = core.outcomes.find(made.key)
+    assert found_outcome is not None and await is_final(core, found_outcome.offset, 1.0)

@@ -1,4 +1,4 @@
-"""Somebody writes into a cluster's tables past HAProc."""
+"""Tests of writes to a cluster's tables past HAProc."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.simulation.scenario import insert
 SOON = replace(TIMEOUTS, foreign_look_s=2)
 
 
-def looking(what: OnForeignWrite) -> Tell:
+def looking(reaction: OnForeignWrite) -> Tell:
     """Return the beginning of a story: a table on a ring that looks for foreign writes."""
 
     async def begin(stage: Stage) -> None:
-        stage.ring.configure(on_foreign_write=what)
+        stage.ring.configure(on_foreign_write=reaction)
         for node in stage.ring.nodes.values():
             node.restart()
         await stage.ready(*"abc")
@@ -32,7 +32,7 @@ def looking(what: OnForeignWrite) -> Tell:
 
 
 def found(stage: Stage, name: str) -> list[tuple[str, int, str, bool]]:
-    """Return what a cluster shows of foreign commits."""
+    """Return the foreign commits that a cluster shows."""
     return [
         (each.table, each.commit.version, each.commit.operation, each.verified_at is not None)
         for each in stage.replica(name).foreign.found
@@ -46,7 +46,7 @@ def write_past(stage: Stage, name: str, sql: str, operation: str = "WRITE") -> N
 
 
 @as_story(prepare=looking(OnForeignWrite.WARN), timeouts=SOON)
-async def test_foreign_write_is_named_and_the_cluster_goes_on_serving(stage: Stage) -> None:
+async def test_foreign_write_is_shown_and_the_cluster_keeps_serving(stage: Stage) -> None:
     write_past(stage, "b", "INSERT INTO t VALUES (7)")
     await stage.until(lambda: bool(found(stage, "b")))
     assert found(stage, "b") == [("t", 0, "WRITE", False)]
@@ -62,7 +62,9 @@ async def test_foreign_write_is_named_and_the_cluster_goes_on_serving(stage: Sta
 
 
 @as_story(prepare=looking(OnForeignWrite.STOP), timeouts=SOON)
-async def test_foreign_write_takes_the_cluster_out_until_it_is_verified(stage: Stage) -> None:
+async def test_foreign_write_takes_the_cluster_out_of_service_until_it_is_verified(
+    stage: Stage,
+) -> None:
     write_past(stage, "b", "INSERT INTO t VALUES (7)")
     await stage.until(lambda: stage.alive_state("b") is State.DIVERGED)
     assert "tables differ from the other clusters' (t)" in stage.reason("b")
@@ -89,7 +91,9 @@ async def test_foreign_write_takes_the_cluster_out_until_it_is_verified(stage: S
 
 @pytest.mark.parametrize("operation", ["OPTIMIZE", "VACUUM END"])
 @as_story(prepare=looking(OnForeignWrite.STOP), timeouts=SOON)
-async def test_foreign_maintenance_is_counted_apart(stage: Stage, operation: str) -> None:
+async def test_foreign_maintenance_is_counted_separately_and_changes_no_state(
+    stage: Stage, operation: str
+) -> None:
     write_past(stage, "b", "SELECT 1", operation)
     await stage.until(lambda: bool(found(stage, "b")))
     assert stage.replica("b").foreign.take_counts() == {"rows": 0, "nothing": 1}

@@ -1,4 +1,4 @@
-"""A ring that has lost its log begins anew on one cluster's tables; one whose log moves goes on."""
+"""Tests of a ring that lost its log and is founded on one cluster, and of a moved log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.simulation.scenario import insert
 
 
 async def differing(stage: Stage) -> int:
-    """Stop the ring with b behind the others, and lose its log; return where that ended."""
+    """Stop the ring with b behind the others, and lose its log; return the log's end."""
     await stage.submit("a", ddl("a"))
     await stage.submit("a", insert("first", "t", "a"))
     await stage.ready(*"abc")
@@ -52,7 +52,9 @@ def rows(stage: Stage, name: str) -> int:
 
 @pytest.mark.parametrize("founder", "ab")
 @as_story()
-async def test_all_become_what_the_founder_is_before_they_serve(stage: Stage, founder: str) -> None:
+async def test_all_clusters_become_copies_of_the_founder_before_they_serve(
+    stage: Stage, founder: str
+) -> None:
     end = await differing(stage)
     held = rows(stage, founder)
     await founded(stage, founder, end)
@@ -92,7 +94,7 @@ async def test_request_of_the_lost_log_is_refused_and_not_applied_again(stage: S
 
 
 @as_story()
-async def test_cluster_that_the_founding_does_not_know_does_not_serve_its_own_tables(
+async def test_cluster_without_a_cursor_at_the_founding_does_not_serve_its_own_tables(
     stage: Stage,
 ) -> None:
     end = await differing(stage)
@@ -105,7 +107,9 @@ async def test_cluster_that_the_founding_does_not_know_does_not_serve_its_own_ta
 
 
 @as_story()
-async def test_moved_ring_goes_on_where_each_cluster_was(stage: Stage, tmp_path: Path) -> None:
+async def test_moved_ring_continues_at_the_cursor_of_each_cluster(
+    stage: Stage, tmp_path: Path
+) -> None:
     began = stage.now
     old, keyed = stage.ring.store, stage.ring.keyed
     await differing(stage)

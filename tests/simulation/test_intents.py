@@ -1,8 +1,7 @@
-"""Intents of statements without a mark: there is one only once somebody has looked, and no longer
-than its operation may run.
+"""Tests of intents of statements without a marker: stored after a look, and removed in time.
 
 The ring is a, b, c in this order, and a is the origin. A look at tables takes long on a, so that
-another lane stores the progress meanwhile, and a dies twice: while it looks, and later behind its
+another lane stores the progress meanwhile, and a dies twice: during its look, and later after its
 commit.
 """
 
@@ -28,7 +27,7 @@ LOOK_S = 3
 
 
 async def dead_while_it_looks(stage: Stage) -> int:
-    """End a while it looks, with another write durably done; return the offset of `slow`."""
+    """Kill a during its look, with another write durably done; return the offset of `slow`."""
     await stage.submit("a", table("make", "ids", "CREATE TABLE ids (id)"))
     spark, offset = stage.node("a").spark, stage.ring.store.end
     look = spark.look
@@ -82,21 +81,21 @@ async def without_spark_behind_its_commit(stage: Stage) -> None:
 
 
 async def wanted_back_behind_its_commit(stage: Stage) -> None:
-    """Nobody says for a that it has not committed it."""
+    """The revoke must not report that a has not committed the operation."""
     offset = await dead_while_it_looks(stage)
     stage.at("a", Step.APPLY_AFTER, Node.kill)
     stage.node("a").start()
     await stage.until(lambda: stage.order(SLOW) == ["a"] and not stage.node("a").alive)
-    asking = asyncio.create_task(stage.replica("b").revoking.revoke(offset, "its sender"))
+    revocation = asyncio.create_task(stage.replica("b").revoking.revoke(offset, "its sender"))
     await asyncio.sleep(1)
     stage.node("a").start()
-    assert (await asking).fate is not Fate.REVOKED
+    assert (await revocation).fate is not Fate.REVOKED
     await stage.settle()
     assert all("slow" in stage.tables(name) for name in "abc")
 
 
 async def given_up_again_and_again(stage: Stage) -> None:
-    """As often as there is room for intents, b dies right behind its word that it has none."""
+    """For each possible intent, b dies right after it reports that it cannot apply the write."""
     for number in range(UNMARKED_MAX):
         name = f"slow{number}"
         for node in "abc":
@@ -110,9 +109,9 @@ async def given_up_again_and_again(stage: Stage) -> None:
         assert stage.replica("b").core.schedule.unmarked.stored == ((at, ABSENT),)
         await asyncio.sleep(1)
         stage.at("b", Step.UNABLE_AFTER, Node.kill)
-        asking = asyncio.ensure_future(stage.replica("a").revoking.revoke(at, "its sender"))
+        revocation = asyncio.ensure_future(stage.replica("a").revoking.revoke(at, "its sender"))
         await stage.until(lambda: not stage.node("b").alive)
-        await asyncio.gather(asking, waiting)
+        await asyncio.gather(revocation, waiting)
         stage.node("b").start()
         await stage.ready("b")
         await asyncio.sleep(5)  # and all have said what their tables hold
@@ -132,7 +131,7 @@ async def given_up_again_and_again(stage: Stage) -> None:
         given_up_again_and_again,
     ],
 )
-def test_intent_says_what_stood_there_and_is_no_more_than_its_operation(tell: Tell) -> None:
+def test_intent_has_the_state_before_its_operation_and_ends_with_it(tell: Tell) -> None:
     story(tell)
 
 
@@ -140,7 +139,7 @@ def test_intent_says_what_stood_there_and_is_no_more_than_its_operation(tell: Te
 
 
 def stored_before_a_look(patch: pytest.MonkeyPatch) -> None:
-    """Store intents before anybody looks at what stands there."""
+    """Store intents before the look at the present tables."""
     begins = Unmarked.begins
 
     def hasty(self: Unmarked, offset: int) -> None:
@@ -151,7 +150,7 @@ def stored_before_a_look(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("tell", [dead_behind_its_commit, wanted_back_behind_its_commit])
-def test_intent_stored_before_a_look_is_found_and_it_is_not_said_to_be_taken_back(
+def test_rule_that_an_intent_follows_a_look_broken_on_purpose_is_found(
     tell: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It runs twice, and its origin takes the second outcome for its own."""

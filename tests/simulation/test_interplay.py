@@ -1,4 +1,4 @@
-"""Where mechanisms meet: what is given up, computed, in doubt or left, at each other's moments.
+"""Tests of mechanisms together: rejected, computed and doubtful operations, and leaving members.
 
 Docs: docs/proofs/exactly-once.md and the others in docs/proofs.
 """
@@ -47,7 +47,7 @@ from tests.simulation.test_storage import away_for
 
 
 @as_story()
-async def test_cluster_that_passed_over_what_was_given_up_above_its_cursor_knows_it_after_a_restart(
+async def test_cluster_with_a_rejected_operation_above_its_cursor_knows_it_after_a_restart(
     stage: Stage,
 ) -> None:
     await stage.submit("a", operation("u", Kind.CREATE_TABLE, "CREATE TABLE u (x)", "a"))
@@ -70,7 +70,7 @@ async def test_cluster_that_passed_over_what_was_given_up_above_its_cursor_knows
 
 
 @as_story(timeouts=PATIENT)
-async def test_operation_from_before_a_dead_member_left_can_be_given_up_with_an_operators_word(
+async def test_operation_from_before_a_dead_member_left_is_revoked_if_an_operator_vouches(
     stage: Stage,
 ) -> None:
     offset = await patient(stage)
@@ -85,7 +85,7 @@ async def test_operation_from_before_a_dead_member_left_can_be_given_up_with_an_
 
 
 @as_story()
-async def test_ddl_whose_names_no_cluster_can_look_up_is_given_up(
+async def test_ddl_whose_objects_no_cluster_can_look_up_is_rejected(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = SimEngine.object_fingerprint
@@ -109,7 +109,7 @@ async def test_ddl_whose_names_no_cluster_can_look_up_is_given_up(
 
 
 @as_story(timeouts=PATIENT)
-async def test_computed_write_where_every_cluster_is_diverged_is_rejected_before_a_verification(
+async def test_computed_write_on_a_ring_of_diverged_clusters_is_rejected_before_a_verification(
     stage: Stage,
 ) -> None:
     await tables(stage)
@@ -132,7 +132,7 @@ async def test_computed_write_where_every_cluster_is_diverged_is_rejected_before
 @pytest.mark.parametrize("step", [Step.APPLY_BEFORE, Step.APPLY_AFTER, Step.CURSOR_AFTER])
 @pytest.mark.parametrize("who", ["a", "b"])
 @as_story()
-async def test_computed_create_that_dies_at_any_step_leaves_all_equal(
+async def test_computed_create_whose_cluster_dies_at_any_step_leaves_all_clusters_equal(
     stage: Stage, who: str, step: Step
 ) -> None:
     await tables(stage)
@@ -163,10 +163,10 @@ async def test_computed_create_whose_answer_is_lost_is_not_run_again(stage: Stag
 
 @pytest.mark.parametrize("empty", [False, True])
 @as_story()
-async def test_query_that_runs_while_storage_is_away_says_nothing_about_its_tables(
+async def test_query_that_runs_while_storage_is_away_is_computed_again(
     stage: Stage, empty: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tables then are not found, or have no rows."""
+    """Its tables are then not found, or have no rows."""
 
     original = SimSpark.read
 
@@ -191,7 +191,7 @@ async def test_query_that_runs_while_storage_is_away_says_nothing_about_its_tabl
 
 
 @as_story()
-async def test_fault_of_one_process_while_it_writes_rows_is_no_word_on_the_query(
+async def test_memory_error_of_one_process_makes_another_cluster_compute_the_rows(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, failed = computing.materialise, list[bool]()  # type: ignore[attr-defined]
@@ -213,7 +213,7 @@ async def test_fault_of_one_process_while_it_writes_rows_is_no_word_on_the_query
 
 @pytest.mark.parametrize("step", [Step.ROWS_BEFORE, None])
 @as_story()
-async def test_query_of_a_session_that_was_lost_and_made_anew_is_rejected(
+async def test_query_of_a_session_that_was_lost_and_rebuilt_is_rejected(
     stage: Stage, step: Step | None
 ) -> None:
     await tables(stage)
@@ -234,7 +234,7 @@ async def test_query_of_a_session_that_was_lost_and_made_anew_is_rejected(
 
 
 @as_story()
-async def test_query_of_a_session_that_fails_for_a_moment_is_tried_again_in_it(
+async def test_query_of_a_session_that_fails_for_a_moment_is_retried_in_it(
     stage: Stage,
 ) -> None:
     await tables(stage)
@@ -251,7 +251,7 @@ async def test_query_of_a_session_that_fails_for_a_moment_is_tried_again_in_it(
 
 
 @as_story()
-async def test_query_of_a_session_that_fails_always_is_rejected_by_its_origin(stage: Stage) -> None:
+async def test_query_of_a_session_that_always_fails_is_rejected_by_its_origin(stage: Stage) -> None:
     await tables(stage)
     op = of_session("g", "a")
     stage.replica("a").computing.attach_session(op.key, stage.reading("a"))
@@ -263,7 +263,7 @@ async def test_query_of_a_session_that_fails_always_is_rejected_by_its_origin(st
 
 
 @as_story()
-async def test_cluster_that_finds_itself_diverged_while_it_computes_gives_no_rows(
+async def test_cluster_that_becomes_diverged_while_it_computes_gives_no_rows(
     stage: Stage,
 ) -> None:
     await tables(stage)

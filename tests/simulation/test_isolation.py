@@ -1,4 +1,4 @@
-"""A HAProc that is cut off leaves service, and comes back without disturbing anybody."""
+"""Tests of a HAProc that is cut off: it leaves service, and returns without effects on others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.ring import MEMBERSHIP
 from tests.simulation.scenario import insert
 
 NOTICED_S = 15.0
-"""Windows, probes and the tries of the log, all of them over."""
+"""Longer than the heartbeat window, the probes and the retries of the log together."""
 
 
 def status(stage: Stage, by: str, name: str) -> Reachability:
@@ -22,7 +22,9 @@ def status(stage: Stage, by: str, name: str) -> Reachability:
 
 
 @as_story()
-async def test_node_cut_off_is_isolated_and_returns_with_what_it_missed(stage: Stage) -> None:
+async def test_node_that_is_cut_off_is_isolated_and_returns_with_the_missed_operations(
+    stage: Stage,
+) -> None:
     await stage.submit("a", ddl("a"))
     stage.ring.cut.add("c")
     await stage.until(lambda: stage.state("c") is State.ISOLATED, NOTICED_S)
@@ -45,7 +47,7 @@ async def test_node_cut_off_is_isolated_and_returns_with_what_it_missed(stage: S
 
 
 def _seen(states: list[State], state: State) -> State:
-    """Note a state that is new."""
+    """Append a state if it is new."""
     if states[-1:] != [state]:
         states.append(state)
     return state
@@ -53,7 +55,7 @@ def _seen(states: list[State], state: State) -> State:
 
 @pytest.mark.parametrize("gone", ["kill", "freeze"])
 @as_story()
-async def test_node_alone_with_its_log_serves_on(stage: Stage, gone: str) -> None:
+async def test_node_alone_with_its_log_keeps_serving(stage: Stage, gone: str) -> None:
     await stage.submit("a", ddl("a"))
     for name in "bc":
         getattr(stage.node(name), gone)()
@@ -64,7 +66,7 @@ async def test_node_alone_with_its_log_serves_on(stage: Stage, gone: str) -> Non
 
 
 @as_story()
-async def test_log_away_for_all_isolates_nobody(stage: Stage) -> None:
+async def test_log_that_no_node_can_reach_isolates_no_node(stage: Stage) -> None:
     stage.ring.weather.log_away = True
     for _ in range(int(NOTICED_S)):
         await asyncio.sleep(1)
@@ -90,7 +92,7 @@ async def test_node_whose_peers_reach_the_log_is_isolated(stage: Stage) -> None:
 
 
 @as_story()
-async def test_replaced_process_is_not_listened_to(stage: Stage) -> None:
+async def test_heartbeats_of_a_replaced_process_are_ignored(stage: Stage) -> None:
     await stage.until(lambda: status(stage, "a", "b") is Reachability.REACHABLE, NOTICED_S)
     old = stage.node("b").life
     assert old is not None

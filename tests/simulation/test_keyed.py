@@ -144,7 +144,7 @@ def simulate(seed: int) -> Report:
 SEEDS_RUN = 4
 
 
-def test_combined_by_key_under_every_kind_of_fault_keeps_the_promises(
+def test_combining_by_key_under_all_faults_keeps_the_promises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     composed: list[Unit] = []
@@ -166,26 +166,26 @@ def counting(composed: list[Unit]) -> object:
 
 
 def success_assumed(patch: pytest.MonkeyPatch) -> None:
-    """Combine what nobody is known to have applied."""
+    """Combine operations that no cluster is known to have applied."""
     patch.setattr(PeerSuccess, "succeeded", lambda self, offset: True)
 
 
 def errors_unheard(patch: pytest.MonkeyPatch) -> None:
-    """Take for success what others have passed, whatever they reported."""
+    """Count operations that others have passed as successful, also those with a failure report."""
     patch.setattr(PeerSuccess, "record", lambda self, message: None)
 
 
 def row_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Let an upsert only change what the table has."""
+    """Let an upsert only change rows that the table has."""
 
     def come(self: ComposedWindow, key: Key, row: Row, *, surely: bool) -> None:
-        """Nothing comes."""
+        """Add no row."""
 
     patch.setattr(ComposedWindow, "_come", come)
 
 
 def row_inserted_whatever_the_table_has(patch: pytest.MonkeyPatch) -> None:
-    """Take a key that the window does not know for one that the table does not have."""
+    """Take a key that the window does not know for a key that the table does not have."""
     original = ComposedWindow._come
 
     def come(self: ComposedWindow, key: Key, row: Row, *, surely: bool) -> None:
@@ -205,21 +205,21 @@ def row_inserted_whatever_the_table_has(patch: pytest.MonkeyPatch) -> None:
         (row_inserted_whatever_the_table_has, 4),
     ],
 )
-def test_rule_broken_on_purpose_is_found(
+def test_rule_of_combining_broken_on_purpose_is_found(
     break_rule: BreakRule, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)
     # Who finds itself different applies nothing more, and lacks what comes later.
-    beside = {Violation.DOUBLED, Violation.REJECTED, Violation.LOST}
+    also_allowed = {Violation.DOUBLED, Violation.REJECTED, Violation.LOST}
     runs: Iterator[Report] = (simulate(seed) for seed in range(first, first + 300))
-    found_in((run.problems for run in runs), Violation.OTHERWISE, beside)
+    found_in((run.problems for run in runs), Violation.OTHERWISE, also_allowed)
 
 
 # -- stories -----------------------------------------------------------------------------------
 
 
 async def missed(stage: Stage, *whats: str) -> None:
-    """Cluster c misses some writes; the others have done them before it is back."""
+    """Let cluster c miss some writes; the others have applied them before it is back."""
     for n, what in enumerate(whats):
         await stage.submit("a", build(what, f"{what}{n}", "a", 0))
     await stage.ready("a", "b")
@@ -229,7 +229,7 @@ async def missed(stage: Stage, *whats: str) -> None:
 
 
 async def accounts(stage: Stage) -> None:
-    """Make the table, with a row in it that all clusters have."""
+    """Create the table, with a row in it that all clusters have."""
     await stage.submit("a", operation("make", Kind.CREATE_TABLE, ACCOUNTS, "a"))
     await stage.submit("a", build("enter", "first", "a", 0))
     await stage.ready("a", "b", "c")
@@ -243,7 +243,7 @@ MISSED = ("enter", "append", "put", "append", "enter", "append", "leave", "enter
 
 
 @as_story()
-async def test_what_a_cluster_missed_is_one_statement_behind_the_first(stage: Stage) -> None:
+async def test_missed_writes_are_combined_into_one_statement(stage: Stage) -> None:
     await accounts(stage)
     stage.node("c").kill()
     await missed(stage, *MISSED[:8])
@@ -254,7 +254,7 @@ async def test_what_a_cluster_missed_is_one_statement_behind_the_first(stage: St
 
 
 @as_story()
-async def test_upserts_that_a_cluster_missed_are_in_the_one_statement(stage: Stage) -> None:
+async def test_missed_upserts_are_in_the_combined_statement(stage: Stage) -> None:
     await accounts(stage)
     stage.node("c").kill()
     await missed(stage, "append", "upsert", "leave", "ensure", "upsert", "ensure", "swap")
@@ -266,7 +266,7 @@ async def test_upserts_that_a_cluster_missed_are_in_the_one_statement(stage: Sta
 
 
 @as_story()
-async def test_error_that_others_met_is_met_alone(stage: Stage) -> None:
+async def test_missed_operation_that_failed_on_others_runs_alone(stage: Stage) -> None:
     await accounts(stage)
     stage.node("c").kill()
     await missed(stage, "append", "append", "append", "spoil", "mend", "append")
@@ -277,20 +277,20 @@ async def test_error_that_others_met_is_met_alone(stage: Stage) -> None:
     assert row == (0, "first,append0,append1,append2,append5", "mend4")
 
 
-async def nothing_told(self: SimEngine, table: str) -> Sequence[Column] | None:
-    """Say that the table does more than store what it is given."""
+async def no_plain_columns(self: SimEngine, table: str) -> Sequence[Column] | None:
+    """Return that the table does more than store the given values."""
     return None
 
 
-async def not_told(self: SimEngine, table: str) -> Sequence[Column] | None:
-    """Fail for reasons of the cluster's own."""
+async def columns_unreadable(self: SimEngine, table: str) -> Sequence[Column] | None:
+    """Raise an environment error of this cluster."""
     raise EngineError(ErrorKind.ENVIRONMENT, "a file of the table's log cannot be read")
 
 
-@pytest.mark.parametrize("told", [nothing_told, not_told])
+@pytest.mark.parametrize("told", [no_plain_columns, columns_unreadable])
 @pytest.mark.parametrize("step", [Step.INTENT_AFTER, Step.APPLY_AFTER])
 @as_story()
-async def test_combined_statement_that_cannot_be_made_again_is_taken_apart(
+async def test_combined_statement_that_cannot_be_rebuilt_is_run_in_parts(
     stage: Stage, step: Step, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await accounts(stage)
@@ -310,7 +310,7 @@ async def test_combined_statement_that_cannot_be_made_again_is_taken_apart(
     assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == ["enter7,append8"]
 
 
-async def made_anew_meanwhile(stage: Stage) -> None:
+async def recreated_meanwhile(stage: Stage) -> None:
     """A table gets its columns in another order, between writes that are combined."""
     await accounts(stage)
     stage.node("c").kill()
@@ -327,17 +327,19 @@ async def made_anew_meanwhile(stage: Stage) -> None:
     assert merges(stage, "c")
 
 
-def test_columns_are_asked_for_anew_behind_ddl() -> None:
-    story(made_anew_meanwhile)
+def test_columns_are_looked_up_again_after_ddl() -> None:
+    story(recreated_meanwhile)
 
 
-def test_rule_of_asking_anew_broken_on_purpose_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rule_of_looking_up_columns_again_broken_on_purpose_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Composing, "applied", lambda self, operations: None)
-    found_by(lambda: story(made_anew_meanwhile), Violation.UNEQUAL)
+    found_by(lambda: story(recreated_meanwhile), Violation.UNEQUAL)
 
 
 @as_story()
-async def test_cursor_beyond_the_end_of_a_shortened_log_vouches_for_nothing_written_since(
+async def test_cursor_beyond_the_end_of_a_shortened_log_is_no_success_of_later_operations(
     stage: Stage,
 ) -> None:
     await accounts(stage)

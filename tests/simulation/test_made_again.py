@@ -1,4 +1,4 @@
-"""Writes that are made again after what they rested on was gone (`haproc.route.model`)."""
+"""Tests of writes that are appended again after their session was lost (`haproc.route.model`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REQUEST = Request("g", SentSql("the same each time"), "g")
 
 
 def made(stage: Stage, name: str, *lends: bool) -> Make:
-    """Return what makes the write; each time the client's session is there, or gone."""
+    """Return a function that makes the write; each time the client's session is there, or gone."""
     left, route = list(lends), Attempts(stage.replica(name))
 
     async def make() -> Operation:
@@ -43,7 +43,9 @@ async def write(stage: Stage, name: str, *lends: bool) -> WriteAttempt:
 
 
 @as_story()
-async def test_write_whose_session_was_gone_is_made_again_and_there_once(stage: Stage) -> None:
+async def test_write_whose_session_was_gone_is_appended_again_and_applied_once(
+    stage: Stage,
+) -> None:
     await ids(stage)
     attempt = await write(stage, "a", False, False, True)
     assert (attempt.facts.id, attempt.outcome.status) == ("g~3", OutcomeStatus.APPLIED)
@@ -54,7 +56,9 @@ async def test_write_whose_session_was_gone_is_made_again_and_there_once(stage: 
 
 
 @as_story()
-async def test_write_that_two_make_again_at_once_is_there_once(stage: Stage) -> None:
+async def test_write_that_several_haprocs_append_again_at_once_is_applied_once(
+    stage: Stage,
+) -> None:
     await ids(stage)
 
     async def gone() -> Operation:
@@ -76,7 +80,9 @@ async def test_write_that_two_make_again_at_once_is_there_once(stage: Stage) -> 
 
 
 @as_story()
-async def test_write_whose_session_is_gone_each_time_is_rejected_at_last(stage: Stage) -> None:
+async def test_write_whose_session_is_always_gone_is_rejected_after_the_last_id(
+    stage: Stage,
+) -> None:
     await ids(stage)
     attempt = await write(stage, "a", *[False] * 20)
     assert attempt.outcome.status is OutcomeStatus.REJECTED
@@ -92,13 +98,15 @@ async def marked_once(stage: Stage) -> None:
 
 
 def any_rejection_made_again(patch: pytest.MonkeyPatch) -> None:
-    """Make again whatever has an outcome, applied or not."""
+    """Append a write again after any outcome, applied or not."""
     patch.setattr(attempts, "_again", lambda outcome: outcome is not None)
 
 
-def test_rule_about_what_is_made_again_broken_on_purpose_is_found(
+def test_rule_of_appending_again_broken_on_purpose_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     any_rejection_made_again(monkeypatch)
-    told: Callable[[], None] = test_write_that_two_make_again_at_once_is_there_once
-    found_by(told, "assert {each.facts.id")
+    story_of_two: Callable[[], None] = (
+        test_write_that_several_haprocs_append_again_at_once_is_applied_once
+    )
+    found_by(story_of_two, "assert {each.facts.id")

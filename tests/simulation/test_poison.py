@@ -1,4 +1,4 @@
-"""Operations that one cluster cannot apply: stuck, retried, skipped, verified.
+"""Tests of operations that one cluster cannot apply: stuck, retried, skipped, verified.
 
 Docs: docs/proofs/exactly-once.md, "Poison operations".
 """
@@ -33,7 +33,7 @@ def update(op_id: str, sql: str = POISON) -> Operation:
 
 
 async def stuck(stage: Stage, name: str = "c") -> int:
-    """Have one cluster stuck at an operation that the others applied; return its offset."""
+    """Make one cluster stuck at an operation that the others applied; return its offset."""
     await stage.submit("a", ddl("a"))
     await stage.submit("a", insert("one", "t", "a"))
     stage.node(name).spark.poison = {POISON}
@@ -52,7 +52,7 @@ def findings(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def judging(stage: Stage, name: str) -> tuple[Finding, int, bool] | None:
-    """Return what a cluster found of itself, in how many tables, and whether since it started."""
+    """Return a cluster's own finding, its number of different tables, and whether it is new."""
     found = stage.replica(name).verifier.judged
     if found is None:
         return None
@@ -64,7 +64,7 @@ def skips(stage: Stage) -> list[tuple[str, int]]:
 
 
 @as_story()
-async def test_stuck_cluster_shows_its_queue_and_what_can_be_done(stage: Stage) -> None:
+async def test_stuck_cluster_shows_its_queue_and_the_possible_commands(stage: Stage) -> None:
     offset = await stuck(stage)
     operators = stage.operators("c")
     queue = operators.queue(0, 10)["operations"]
@@ -78,7 +78,9 @@ async def test_stuck_cluster_shows_its_queue_and_what_can_be_done(stage: Stage) 
 
 
 @as_story()
-async def test_retry_after_the_cause_is_gone_applies_at_once_and_reopens(stage: Stage) -> None:
+async def test_retry_after_the_cause_is_gone_applies_at_once_and_reopens_the_doors(
+    stage: Stage,
+) -> None:
     offset = await stuck(stage)
     stage.node("c").spark.poison = set()
     await stage.operators("c").retry("c", offset)
@@ -88,7 +90,7 @@ async def test_retry_after_the_cause_is_gone_applies_at_once_and_reopens(stage: 
 
 
 @as_story()
-async def test_skip_goes_on_diverged_verification_fails_then_mended_passes(stage: Stage) -> None:
+async def test_skip_makes_the_cluster_diverged_until_it_is_fixed_and_verified(stage: Stage) -> None:
     offset = await stuck(stage)
     answer = await stage.operators("c").skip("c", offset, "disk is broken")
     assert (answer["status"], answer["state"]) == ("skipped", "DIVERGED")
@@ -105,7 +107,7 @@ async def test_skip_goes_on_diverged_verification_fails_then_mended_passes(stage
 
 
 @as_story()
-async def test_skip_of_a_cluster_mended_before_returns_it_with_the_first_verification(
+async def test_skip_on_a_fixed_cluster_returns_it_with_the_first_verification(
     stage: Stage,
 ) -> None:
     offset = await stuck(stage)
@@ -118,7 +120,7 @@ async def test_skip_of_a_cluster_mended_before_returns_it_with_the_first_verific
 
 @pytest.mark.parametrize("step", [Step.APPLY_AFTER, Step.CURSOR_AFTER])
 @as_story()
-async def test_killed_between_skip_record_and_progress_is_skipped_after_the_restart(
+async def test_process_killed_between_skip_record_and_progress_has_skipped_after_its_restart(
     stage: Stage, step: Step
 ) -> None:
     offset = await stuck(stage)
@@ -138,8 +140,8 @@ async def test_killed_between_skip_record_and_progress_is_skipped_after_the_rest
 
 
 @as_story()
-async def test_skipped_operation_counts_as_skipped_after_a_restart(stage: Stage) -> None:
-    """A peer that asks would take it for applied, and count that as a vote."""
+async def test_skipped_operation_is_reported_as_skipped_after_a_restart(stage: Stage) -> None:
+    """A peer would otherwise take it for applied, and count that as a vote."""
     offset = await stuck(stage)
     await stage.operators("c").skip("c", offset, "")
     await stage.until(lambda: rows(stage, "c") == ["after", "one"])
@@ -151,7 +153,9 @@ async def test_skipped_operation_counts_as_skipped_after_a_restart(stage: Stage)
 
 
 @as_story()
-async def test_statement_that_kills_its_cluster_each_time_is_poison_too(stage: Stage) -> None:
+async def test_statement_that_kills_its_spark_each_time_makes_the_cluster_stuck(
+    stage: Stage,
+) -> None:
     await stage.submit("a", ddl("a"))
     await stage.submit("a", insert("one", "t", "a"))
     stage.node("c").spark.deadly = {POISON}
@@ -164,7 +168,7 @@ async def test_statement_that_kills_its_cluster_each_time_is_poison_too(stage: S
 
 
 @as_story()
-async def test_ddl_poisonous_at_its_origin_is_run_by_the_others_and_can_be_skipped_there(
+async def test_ddl_that_is_poison_at_its_origin_is_run_by_the_others_and_skipped_there(
     stage: Stage,
 ) -> None:
     sql = "CREATE TABLE t (x)"
@@ -183,7 +187,7 @@ async def test_ddl_poisonous_at_its_origin_is_run_by_the_others_and_can_be_skipp
 
 
 @as_story()
-async def test_skip_of_what_was_committed_after_all_completes_it(stage: Stage) -> None:
+async def test_skip_of_a_committed_operation_completes_it(stage: Stage) -> None:
     offset = await stuck(stage)
     # As if the last attempt had committed before it failed.
     spark = stage.node("c").spark
@@ -195,7 +199,9 @@ async def test_skip_of_what_was_committed_after_all_completes_it(stage: Stage) -
 
 
 @as_story()
-async def test_stuck_batch_is_taken_apart_by_a_retry_before_it_can_be_skipped(stage: Stage) -> None:
+async def test_stuck_batch_is_split_by_a_retry_before_an_operation_can_be_skipped(
+    stage: Stage,
+) -> None:
     await stage.submit("a", ddl("a"))
     await stage.submit("a", insert("zero", "t", "a"))
     await stage.ready("c")
@@ -229,7 +235,7 @@ async def test_stuck_batch_is_taken_apart_by_a_retry_before_it_can_be_skipped(st
     ],
 )
 @as_story()
-async def test_skip_or_retry_of_anything_else_is_refused_and_changes_nothing(
+async def test_skip_or_retry_of_another_operation_is_refused_and_changes_nothing(
     stage: Stage, cluster: str, offset: int, says: str
 ) -> None:
     at = await stuck(stage)
@@ -244,7 +250,9 @@ async def test_skip_or_retry_of_anything_else_is_refused_and_changes_nothing(
 
 
 @as_story()
-async def test_odd_outcome_stops_until_a_skip_lets_it_go_on_to_be_verified(stage: Stage) -> None:
+async def test_different_outcome_stops_the_cluster_until_a_skip_and_a_verification(
+    stage: Stage,
+) -> None:
     await stage.submit("a", ddl("a"))
     stage.node("c").spark.refuses = {"INSERT INTO t VALUES ('one')"}
     offset, _ = await stage.ring.submit("a", insert("one", "t", "a"), 30)
@@ -282,7 +290,9 @@ async def test_outcome_not_judged_before_a_restart_is_judged_after_it(stage: Sta
 
 
 @as_story()
-async def test_tie_of_outcomes_blames_nobody_until_an_operator_decides(stage: Stage) -> None:
+async def test_tie_of_outcomes_takes_no_cluster_out_of_service_until_an_operator_decides(
+    stage: Stage,
+) -> None:
     await stage.submit("a", ddl("a"))
     await stage.ready("a", "b", "c")
     stage.node("c").spark.refuses = {"INSERT INTO t VALUES ('one')"}
@@ -302,7 +312,7 @@ async def test_tie_of_outcomes_blames_nobody_until_an_operator_decides(stage: St
 
 
 @as_story()
-async def test_verification_waits_for_what_stands_before_its_marker(stage: Stage) -> None:
+async def test_verification_waits_for_operations_before_its_marker(stage: Stage) -> None:
     await stuck(stage)
     found = await stage.verify("a")
     assert findings(found) == {"a": "equal", "b": "equal", "c": "unavailable"}
@@ -325,7 +335,7 @@ async def test_verification_of_equal_clusters_under_writes_finds_them_equal(stag
 
 
 @as_story()
-async def test_table_changed_past_haproc_is_found_and_survives_a_restart(stage: Stage) -> None:
+async def test_table_changed_past_haproc_is_found_and_known_after_a_restart(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     stage.node("b").spark.mend("INSERT INTO t VALUES ('past')")
     assert findings(await stage.verify("a"))["b"] == "different"
@@ -342,7 +352,7 @@ async def test_table_changed_past_haproc_is_found_and_survives_a_restart(stage: 
 
 
 @as_story()
-async def test_verification_without_one_cluster_leaves_it_unavailable_and_judges_the_others(
+async def test_verification_without_a_cluster_is_undecided_until_that_cluster_is_back(
     stage: Stage,
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -360,7 +370,9 @@ async def test_verification_without_one_cluster_leaves_it_unavailable_and_judges
 
 
 @as_story()
-async def test_killed_while_it_reads_its_tables_says_so(stage: Stage) -> None:
+async def test_process_killed_during_its_verification_reports_that_it_was_replaced(
+    stage: Stage,
+) -> None:
     await stage.submit("a", ddl("a"))
     await stage.submit("a", insert("one", "t", "a"))
     await stage.ready("a", "b", "c")
@@ -383,7 +395,7 @@ async def test_killed_while_it_reads_its_tables_says_so(stage: Stage) -> None:
 
 
 @as_story()
-async def test_rebuilt_cluster_replays_what_its_earlier_life_skipped(stage: Stage) -> None:
+async def test_rebuilt_cluster_replays_operations_that_it_skipped_before(stage: Stage) -> None:
     offset = await stuck(stage)
     await stage.operators("c").skip("c", offset, "")
     await stage.verify("a")
@@ -398,8 +410,8 @@ async def test_rebuilt_cluster_replays_what_its_earlier_life_skipped(stage: Stag
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_skip_and_verification_while_everything_dies_end_in_equal_clusters(seed: int) -> None:
-    async def tell(stage: Stage) -> None:
+def test_skip_and_verification_under_all_faults_end_in_equal_clusters(seed: int) -> None:
+    async def script(stage: Stage) -> None:
         offset = await stuck(stage)
         stage.ring.weather = Weather(
             step_crash_rate=0.05, peer_loss_rate=0.1, peer_copy_rate=0.1, log_error_rate=0.05
@@ -425,11 +437,11 @@ def test_skip_and_verification_while_everything_dies_end_in_equal_clusters(seed:
         await stage.settle()
         assert rows(stage, "c") == ["after", "one!", "w0", "w1", "w2"]
 
-    story(tell, seed)
+    story(script, seed)
 
 
 async def kept_running(stage: Stage) -> None:
-    """A supervisor: starts what has died."""
+    """Start dead processes again, as a supervisor does."""
     while True:
         await asyncio.sleep(0.5)
         for node in stage.ring.nodes.values():
@@ -437,7 +449,7 @@ async def kept_running(stage: Stage) -> None:
 
 
 async def once(work: Callable[[], Awaitable[object]]) -> bool:
-    """Try something that may fail, or hang with the process that did it."""
+    """Try something that may fail, or hang with its process; return whether it succeeded."""
     await asyncio.sleep(0.3)
     try:
         async with asyncio.timeout(20):

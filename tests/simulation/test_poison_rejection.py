@@ -1,4 +1,4 @@
-"""Operations that no cluster can apply: the ring gives them up, and none that any has applied.
+"""Tests of operations that no cluster can apply: the ring rejects them, unless one applied them.
 
 Docs: docs/proofs/fences.md, "Rejecting a poison operation".
 """
@@ -25,20 +25,20 @@ SEEDS = range(5, 11)
 
 
 def poison(stage: Stage, *names: str, sql: str = POISON) -> None:
-    """Have these clusters fail a statement for reasons of the environment, for ever."""
+    """Let a statement always fail on these clusters with an environment error."""
     for name in names:
         stage.node(name).spark.poison = {sql}
 
 
 async def begin(stage: Stage, *poisoned: str) -> None:
-    """A table with a row, on clusters of which some cannot apply the poison."""
+    """Create a table with a row, on clusters of which some cannot apply the poison operation."""
     await stage.submit("a", ddl("a"))
     await stage.submit("a", insert("one", "t", "a"))
     poison(stage, *poisoned)
 
 
 async def given_up(stage: Stage, name: str, op_id: str = "poison") -> None:
-    """A client is told that the operation was given up."""
+    """Check that a client's answer is the rejection of the operation."""
     outcome = await stage.submit(name, update(op_id), LONG_S)
     assert outcome.status is OutcomeStatus.REJECTED
     assert outcome.failure is not None and outcome.failure.error_class == ErrorClass.GIVEN_UP
@@ -46,7 +46,7 @@ async def given_up(stage: Stage, name: str, op_id: str = "poison") -> None:
 
 
 async def sent(stage: Stage, name: str = "a") -> int:
-    """Send the poison; its client gives up waiting. Return its offset."""
+    """Send the poison operation with a client that stops waiting; return its offset."""
     at = stage.ring.store.end
     with pytest.raises(RequestError):
         await stage.submit(name, update("poison"), 5)
@@ -58,7 +58,7 @@ def kinds(stage: Stage, kind: type[Any]) -> list[str]:
 
 
 @as_story()
-async def test_operation_that_no_cluster_can_apply_is_rejected_everywhere_and_doors_reopen(
+async def test_operation_that_no_cluster_can_apply_is_rejected_and_all_clusters_serve_again(
     stage: Stage,
 ) -> None:
     await begin(stage, *"abc")
@@ -75,7 +75,7 @@ async def test_operation_that_no_cluster_can_apply_is_rejected_everywhere_and_do
 
 
 @as_story()
-async def test_operation_that_one_cluster_applied_is_never_given_up(stage: Stage) -> None:
+async def test_operation_that_one_cluster_applied_is_never_rejected(stage: Stage) -> None:
     await begin(stage, *"bc")
     await stage.apply("a", update("poison"))
     await stage.until(lambda: all(stage.state(name) is State.STUCK for name in "bc"))
@@ -90,7 +90,7 @@ async def test_operation_that_one_cluster_applied_is_never_given_up(stage: Stage
 
 
 async def applied_by_one_that_is_away(stage: Stage) -> None:
-    """It is applied and acknowledged where nobody can ask."""
+    """A dead cluster has applied and acknowledged it."""
     await begin(stage, *"bc")
     await stage.apply("a", update("poison"))
     stage.node("a").kill()
@@ -105,7 +105,7 @@ async def applied_by_one_that_is_away(stage: Stage) -> None:
 
 
 @as_story()
-async def test_cluster_that_is_mended_takes_its_word_back_and_applies_for_all(stage: Stage) -> None:
+async def test_fixed_cluster_withdraws_its_vote_and_the_operation_is_applied(stage: Stage) -> None:
     await begin(stage, *"abc")
     stage.node("a").kill()
     await sent(stage, "b")
@@ -120,7 +120,7 @@ async def test_cluster_that_is_mended_takes_its_word_back_and_applies_for_all(st
 
 
 @as_story()
-async def test_member_that_returns_completes_the_words_of_the_others(stage: Stage) -> None:
+async def test_member_that_returns_adds_the_missing_vote(stage: Stage) -> None:
     await begin(stage, *"abc")
     stage.node("a").kill()
     await sent(stage, "b")
@@ -134,7 +134,7 @@ async def test_member_that_returns_completes_the_words_of_the_others(stage: Stag
 
 
 @as_story()
-async def test_member_that_dies_after_its_word_is_covered_by_it_and_passes_over_when_it_is_back(
+async def test_member_that_dies_after_its_vote_skips_the_operation_after_its_restart(
     stage: Stage,
 ) -> None:
     await begin(stage, *"abc")
@@ -151,7 +151,7 @@ async def test_member_that_dies_after_its_word_is_covered_by_it_and_passes_over_
 
 
 @as_story()
-async def test_whole_ring_restarted_after_the_words_still_gives_up(stage: Stage) -> None:
+async def test_ring_restarted_after_the_votes_rejects_the_operation(stage: Stage) -> None:
     await begin(stage, *"abc")
     await sent(stage)
     await stage.until(lambda: {*kinds(stage, FailureVote)} >= {"a", "b"}, LONG_S)
@@ -165,7 +165,9 @@ async def test_whole_ring_restarted_after_the_words_still_gives_up(stage: Stage)
 
 
 @as_story()
-async def test_ddl_that_no_cluster_can_run_is_given_up_and_verified(stage: Stage) -> None:
+async def test_ddl_that_no_cluster_can_run_is_rejected_and_tables_are_verified(
+    stage: Stage,
+) -> None:
     await stage.submit("a", ddl("a"))
     sql = "CREATE TABLE u (x)"
     poison(stage, *"abc", sql=sql)
@@ -180,7 +182,7 @@ async def test_ddl_that_no_cluster_can_run_is_given_up_and_verified(stage: Stage
 
 
 @as_story()
-async def test_poison_in_a_combined_statement_is_given_up_alone(stage: Stage) -> None:
+async def test_poison_operation_in_a_combined_statement_is_rejected_alone(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     await stage.submit("a", insert("zero", "t", "a"))
     for name in "abc":
@@ -200,7 +202,7 @@ async def test_poison_in_a_combined_statement_is_given_up_alone(stage: Stage) ->
 
 
 @as_story()
-async def test_statement_that_kills_every_spark_is_given_up(stage: Stage) -> None:
+async def test_statement_that_kills_all_sparks_is_rejected(stage: Stage) -> None:
     await begin(stage)
     for name in "abc":
         stage.node(name).spark.deadly = {POISON}
@@ -218,7 +220,7 @@ PATIENT = replace(TIMEOUTS, give_up_after_s=3600)
 
 
 async def patient(stage: Stage) -> int:
-    """All fail, and nobody would give up by itself for a long time."""
+    """All clusters fail, and none would vote by itself for a long time."""
     await begin(stage, *"abc")
     assert stage.ring.config.timeouts is PATIENT
     return await sent(stage)
@@ -229,7 +231,7 @@ async def revoke(stage: Stage, name: str, offset: int, *without: str) -> str:
 
 
 @as_story(timeouts=PATIENT)
-async def test_operator_has_every_cluster_say_it_at_once_and_the_last_one_gives_it_up(
+async def test_operators_revoke_makes_all_clusters_vote_at_once_and_rejects_the_operation(
     stage: Stage,
 ) -> None:
     offset = await patient(stage)
@@ -242,7 +244,9 @@ async def test_operator_has_every_cluster_say_it_at_once_and_the_last_one_gives_
 
 
 @as_story()
-async def test_operator_cannot_take_back_what_was_applied(stage: Stage) -> None:
+async def test_operators_revoke_of_an_applied_operation_returns_committed_and_casts_no_vote(
+    stage: Stage,
+) -> None:
     await begin(stage, *"bc")
     at = stage.ring.store.end
     await stage.apply("a", update("poison"))
@@ -255,7 +259,7 @@ async def test_operator_cannot_take_back_what_was_applied(stage: Stage) -> None:
 
 
 @as_story(timeouts=PATIENT)
-async def test_operator_vouches_for_one_that_is_away_and_passes_over_it_when_it_is_back(
+async def test_operator_vouches_for_a_dead_cluster_that_skips_the_operation_when_it_is_back(
     stage: Stage,
 ) -> None:
     offset = await patient(stage)
@@ -273,7 +277,7 @@ async def test_operator_vouches_for_one_that_is_away_and_passes_over_it_when_it_
 
 @pytest.mark.parametrize("stored", [False, True])
 @as_story()
-async def test_one_that_is_away_and_had_applied_it_after_all_says_so(
+async def test_dead_cluster_that_had_applied_a_revoked_operation_is_diverged_when_it_is_back(
     stage: Stage, stored: bool
 ) -> None:
     await begin(stage, *"bc")

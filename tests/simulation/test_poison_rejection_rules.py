@@ -103,7 +103,7 @@ def simulate_poison(seed: int) -> tuple[Report, int]:
 
 
 async def committed_without_an_answer(stage: Stage) -> None:
-    """One cluster commits it, and never gets to say so."""
+    """One cluster commits the operation, and never reports it."""
     await begin(stage, *"bc")
     stage.node("a").spark.torn = {POISON}
     with contextlib.suppress(RequestError):
@@ -117,7 +117,7 @@ async def committed_without_an_answer(stage: Stage) -> None:
 
 
 async def still_running_at_the_word(stage: Stage) -> None:
-    """The last attempt before the word is not over when its caller gives it up."""
+    """The last attempt before the vote still runs when its caller stops waiting."""
     await begin(stage, *"abc")
     spark, attempts = stage.node("a").spark, TIMEOUTS.stuck_after_attempts
 
@@ -142,7 +142,7 @@ def poisoned_again(node: Node) -> None:
 
 
 async def applied_after_the_word(stage: Stage) -> None:
-    """A cluster that has said its word is mended, applies it, tells its client, and dies."""
+    """A cluster that has voted is fixed, applies the operation, answers its client, and dies."""
     await begin(stage, *"abc")
     stage.node("c").kill()
     await sent(stage)
@@ -161,7 +161,7 @@ async def applied_after_the_word(stage: Stage) -> None:
 
 
 async def withdrawn_while_it_is_decided(stage: Stage) -> None:
-    """The one that gives it up sleeps before it says so; meanwhile another one is mended."""
+    """The cluster that decides is frozen before its decision; meanwhile another one is fixed."""
     await begin(stage, *"abc")
     frozen: list[Node] = []
 
@@ -174,15 +174,15 @@ async def withdrawn_while_it_is_decided(stage: Stage) -> None:
         stage.at(name, Step.ABANDON_BEFORE, *[sleep] * 100)
     await sent(stage)
     await stage.until(lambda: bool(frozen), LONG_S)
-    mended = next(name for name in "abc" if name != frozen[0].name)
+    repaired = next(name for name in "abc" if name != frozen[0].name)
     for name in "abc":
-        if name not in (mended, frozen[0].name):
+        if name not in (repaired, frozen[0].name):
             stage.node(name).kill()
-    stage.node(mended).spark.poison = set()
-    await stage.operators(mended).retry(mended, stage.stuck_at(mended) or 0)
-    await stage.until(lambda: stage.state(mended) is State.READY, LONG_S)
-    await stage.apply(mended, update("poison"))
-    stage.node(mended).kill()
+    stage.node(repaired).spark.poison = set()
+    await stage.operators(repaired).retry(repaired, stage.stuck_at(repaired) or 0)
+    await stage.until(lambda: stage.state(repaired) is State.READY, LONG_S)
+    await stage.apply(repaired, update("poison"))
+    stage.node(repaired).kill()
     frozen[0].thaw()
     await asyncio.sleep(30)
     assert kinds(stage, Abandon) != []
@@ -202,14 +202,14 @@ STORIES = (
 
 
 @pytest.mark.parametrize("tell", STORIES)
-def test_nothing_that_may_have_been_applied_is_given_up(
+def test_operation_that_may_be_applied_is_not_rejected(
     tell: Tell,
 ) -> None:
     story(tell)
 
 
 @pytest.mark.usefixtures("quiet")
-def test_writes_of_which_some_are_poison_keep_every_promise_under_every_fault() -> None:
+def test_writes_with_poison_operations_under_all_faults_keep_all_promises() -> None:
     runs = [simulate_poison(seed) for seed in SEEDS]
     assert [(r.seed, r.problems[:3]) for r, _ in runs if r.problems] == []
     assert sum(abandoned for _, abandoned in runs) > 1
@@ -219,7 +219,7 @@ def test_writes_of_which_some_are_poison_keep_every_promise_under_every_fault() 
 
 
 def not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    """Say the word without asking the tables."""
+    """Vote without a check of the tables."""
 
     async def never(self: SimEngine, tables: Sequence[str], application: str) -> dict[str, int]:
         return {}
@@ -228,7 +228,7 @@ def not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def not_withdrawn(patch: pytest.MonkeyPatch) -> None:
-    """Try again without taking the word back."""
+    """Try again without a withdrawal of the vote."""
 
     async def at_once(self: PoisonRejection, offset: int, op: Operation, *_: object) -> bool:
         if self.has_voted(offset):
@@ -239,12 +239,12 @@ def not_withdrawn(patch: pytest.MonkeyPatch) -> None:
 
 
 def counted_though_withdrawn(patch: pytest.MonkeyPatch) -> None:
-    """Take every decision for valid."""
+    """Take all decisions for valid."""
     patch.setattr(FailureVotes, "_valid", lambda self, at, word, claims: True)
 
 
 def away_is_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Do without those that say nothing."""
+    """Decide without the votes of silent clusters."""
     original = FailureVotes.abandon
 
     def alone(
@@ -266,7 +266,7 @@ def away_is_ignored(patch: pytest.MonkeyPatch) -> None:
         (away_is_ignored, applied_by_one_that_is_away, Violation.DIVERGED),
     ],
 )
-def test_rule_of_giving_up_broken_on_purpose_is_found(
+def test_rule_of_rejecting_broken_on_purpose_is_found(
     break_rule: BreakRule,
     tell: Tell,
     expected: Violation,

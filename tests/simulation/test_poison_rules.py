@@ -1,4 +1,4 @@
-"""Rules about skips and verifications, broken on purpose: a story must find each."""
+"""Tests of the rules of skips and verifications, broken on purpose: a story finds each."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ from tests.simulation.violations import Violation, found_by
 
 
 def killed_at(step: Step) -> Callable[[], None]:
-    """Return the story of a process that is killed there, while it carries out a skip."""
-    tell = stories.test_killed_between_skip_record_and_progress_is_skipped_after_the_restart
-    return partial(tell, step)
+    """Return the story of a process that is killed at a step of a skip."""
+    script = (
+        stories.test_process_killed_between_skip_record_and_progress_has_skipped_after_its_restart
+    )
+    return partial(script, step)
 
 
 def not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    """Skip without asking the table whether a failed attempt was committed."""
+    """Skip without a check whether a failed attempt was committed."""
 
     async def never(self: applier.Applier, unit: object, lane: object) -> bool:
         return False
@@ -39,12 +41,12 @@ def not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def earlier_lives_count(patch: pytest.MonkeyPatch) -> None:
-    """Carry out what the log says of tables that were rebuilt since."""
+    """Apply skip records of tables that were rebuilt since."""
     patch.setattr(Notes, "born", property(lambda self: 0, lambda self, born: None), raising=False)
 
 
 def mark_not_stored(patch: pytest.MonkeyPatch) -> None:
-    """Forget with the process that the cluster differs."""
+    """Forget at a restart that the cluster is diverged."""
     original = own_log.to_cursor  # type: ignore[attr-defined]
 
     def forgetful(progress: Progress, epoch: int) -> Cursor:
@@ -54,7 +56,7 @@ def mark_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 def not_recorded(patch: pytest.MonkeyPatch) -> None:
-    """Pass over the record of a skip after a restart."""
+    """Ignore the record of a skip after a restart."""
     original = Operators.handle_operator_record
 
     def deaf(self: Operators, offset: int, message: Skip | Verify | Checksums) -> None:
@@ -65,7 +67,7 @@ def not_recorded(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_barrier(patch: pytest.MonkeyPatch) -> None:
-    """Survey the tables wherever the cluster happens to be when it reads the marker."""
+    """Survey the tables at the cluster's cursor of the moment when it reads the marker."""
     original = schedule.Schedule.take
 
     def hasty(self: schedule.Schedule, lanes_free: int) -> list[units.Unit]:
@@ -82,24 +84,24 @@ def no_barrier(patch: pytest.MonkeyPatch) -> None:
     [
         (
             not_looked_at,
-            stories.test_skip_of_what_was_committed_after_all_completes_it,
+            stories.test_skip_of_a_committed_operation_completes_it,
             'answer["status"] == OutcomeStatus.APPLIED',
         ),
         (
             earlier_lives_count,
-            stories.test_rebuilt_cluster_replays_what_its_earlier_life_skipped,
+            stories.test_rebuilt_cluster_replays_operations_that_it_skipped_before,
             Violation.DIVERGED,
         ),
         (mark_not_stored, killed_at(Step.CURSOR_AFTER), "State.DIVERGED"),
         (not_recorded, killed_at(Step.APPLY_AFTER), "State.DIVERGED"),
         (
             no_barrier,
-            stories.test_verification_waits_for_what_stands_before_its_marker,
+            stories.test_verification_waits_for_operations_before_its_marker,
             "findings(found) ==",
         ),
     ],
 )
-def test_rule_broken_on_purpose_is_found(
+def test_rule_of_skips_and_verifications_broken_on_purpose_is_found(
     break_rule: BreakRule,
     found: Callable[[], None],
     expected: Violation | str,

@@ -1,4 +1,4 @@
-"""Reads show what their levels promise, over many seeds; rules broken on purpose are found."""
+"""Tests that reads keep their levels, over many seeds; rules broken on purpose are found."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("quiet")
 RUNS = max(4, SEEDS // 2)
 
 
-def test_reads_under_every_kind_of_fault_show_what_was_promised() -> None:
+def test_reads_under_all_faults_keep_their_levels() -> None:
     found, total = [], Counted()
     for seed in range(RUNS):
         report, counted = simulate_reads(seed)
@@ -48,21 +48,21 @@ def test_reads_under_every_kind_of_fault_show_what_was_promised() -> None:
 
 
 def nothing_waited_for(patch: pytest.MonkeyPatch) -> None:
-    """Run every query at once, wherever it came."""
+    """Run each query at once, at the cluster where it came."""
     patch.setattr(reads, "decide", lambda *given, **named: Serve())
 
 
 def end_known_before(patch: pytest.MonkeyPatch) -> None:
-    """Judge by the end of the log that this HAProc happens to know."""
+    """Use the end of the log that this HAProc knows, without reading it."""
 
-    async def known(self: Reads, wanted: Freshness, ends_at: float) -> int:
+    async def known_end(self: Reads, wanted: Freshness, ends_at: float) -> int:
         return self._replica.core.watermarks.log_end
 
-    patch.setattr(Reads, "_end", known)
+    patch.setattr(Reads, "_end", known_end)
 
 
 def tokens_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    """Take what other clusters have shown for shown here, too."""
+    """Take offsets that other clusters have shown for shown here, too."""
     original = freshness.need
 
     def careless(wanted: Freshness, cluster: str, log_end: int) -> int:
@@ -87,8 +87,8 @@ def test_rule_of_reading_broken_on_purpose_is_found(
 
 
 def query(level: Consistency, seen: SeenOffsets = NOTHING_SEEN, timeout_s: float = 30) -> Request:
-    told = tuple(sorted(seen.by_cluster.items()))
-    wanted = Freshness(level, 2, seen.after_offset, told)
+    tokens = tuple(sorted(seen.by_cluster.items()))
+    wanted = Freshness(level, 2, seen.after_offset, tokens)
     return Request("r", SentSql("SELECT"), "", freshness=wanted, timeout_s=timeout_s)
 
 
@@ -100,7 +100,7 @@ async def tables(stage: Stage) -> Doors:
 
 
 async def out_of_order(stage: Stage) -> None:
-    """What one cluster shows while an earlier operation is still under way there."""
+    """One cluster shows an operation while an earlier one still runs there."""
     doors = await tables(stage)
     stage.node("a").spark.poison_word = "first"
     for name in "bc":
@@ -126,20 +126,22 @@ async def out_of_order(stage: Stage) -> None:
     assert shown == {"first", "second"}
 
 
-def test_session_read_after_failover_shows_what_ran_out_of_order_elsewhere() -> None:
+def test_session_read_after_a_failover_shows_operations_seen_out_of_order() -> None:
     story(out_of_order)
 
 
-def test_token_without_what_ran_out_of_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_without_operations_applied_out_of_order_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Schedule, "high", property(lambda self: self.low))
     found_by(lambda: story(out_of_order), 'shown == {"first", "second"}')
 
 
 @as_story()
-async def test_read_goes_on_as_soon_as_it_is_known_that_it_shows_nothing_of_what_runs(
+async def test_read_stops_waiting_when_its_tables_have_no_running_operation(
     stage: Stage,
 ) -> None:
-    """Also if that is told late, because what runs holds all of Spark's cores."""
+    """Also if that is known late, because the running statement uses all of Spark's cores."""
     made = await begun(stage)
     doors, life = Doors(stage.ring, random.Random(1)), stage.life("a")
     request = query(Consistency.LINEARIZABLE, timeout_s=100)
@@ -149,15 +151,15 @@ async def test_read_goes_on_as_soon_as_it_is_known_that_it_shows_nothing_of_what
         schedule = stage.replica("a").core.schedule
         return lambda: schedule.applied_of(frozenset({"ids"}))
 
-    async def is_not_told() -> Callable[[], int]:
+    async def is_unavailable() -> Callable[[], int]:
         await asyncio.sleep(1)
         raise RequestError(FailureKind.AVAILABILITY, "not now", error_class="SIM")
 
     began = stage.now
-    elsewhere = doors.reads(life).from_cache_or_peer
-    assert await life.call(lambda _: elsewhere(request, narrow=shows_ids)) is None
+    find_answer = doors.reads(life).from_cache_or_peer
+    assert await life.call(lambda _: find_answer(request, narrow=shows_ids)) is None
     assert stage.now - began < 5 * reads.NARROW_S
-    waits = asyncio.create_task(life.call(lambda _: elsewhere(request, narrow=is_not_told)))
+    waits = asyncio.create_task(life.call(lambda _: find_answer(request, narrow=is_unavailable)))
     await asyncio.sleep(5 * reads.NARROW_S)
     assert not made.done() and not waits.done()
     let(stage)
@@ -185,16 +187,18 @@ async def test_bounded_read_on_a_lagging_cluster_is_forwarded_to_the_least_laggi
     assert report.cluster == "a" and shown == set(written)
     assert READS.wait_s <= stage.now - began < READS.wait_s + 1
     # What is in a session stays there.
-    asked = replace(query(Consistency.BOUNDED), session_id="s")
+    submitted = replace(query(Consistency.BOUNDED), session_id="s")
     with pytest.raises(RequestError, match=r"c lacks .* a has what is needed"):
-        await doors.ask("c", asked)
+        await doors.ask("c", submitted)
     # At level any nothing is asked or waited for.
     shown, report = await doors.ask("c", query(Consistency.ANY))
     assert report.cluster == "c" and shown < set(written)
 
 
 @as_story()
-async def test_read_that_nobody_can_answer_is_refused_with_every_clusters_lag(stage: Stage) -> None:
+async def test_read_that_no_cluster_can_answer_is_refused_with_the_lag_of_each(
+    stage: Stage,
+) -> None:
     doors = await tables(stage)
     for name in "bc":
         stage.node(name).spark.statement_s = 60
@@ -213,7 +217,7 @@ async def test_read_that_nobody_can_answer_is_refused_with_every_clusters_lag(st
 
 
 def alternating(origin: str, name: str) -> list[Operation]:
-    """Return writes of which each waits for the one before it, and none joins another."""
+    """Return writes of which each waits for the one before it, and none is combined."""
     counted = "INSERT INTO copies SELECT count(*) FROM ids"
     tables = {"reads": frozenset({"ids"}), "writes": frozenset({"copies"})}
     pairs = [
@@ -227,7 +231,7 @@ def alternating(origin: str, name: str) -> list[Operation]:
 
 
 @as_story()
-async def test_read_waits_on_where_nobody_is_farther_while_its_cluster_goes_on_applying(
+async def test_read_keeps_waiting_while_its_cluster_applies_and_no_other_is_further(
     stage: Stage,
 ) -> None:
     doors = await tables(stage)
@@ -252,7 +256,7 @@ async def test_read_waits_on_where_nobody_is_farther_while_its_cluster_goes_on_a
 
 
 @as_story()
-async def test_read_measured_by_the_log_is_refused_while_the_log_is_away(stage: Stage) -> None:
+async def test_read_that_needs_the_logs_end_is_refused_while_the_log_is_away(stage: Stage) -> None:
     doors = await tables(stage)
     await stage.submit("a", insert("mine", "ids", "a"))
     _, report = await doors.ask("a", query(Consistency.ANY))
@@ -266,11 +270,11 @@ async def test_read_measured_by_the_log_is_refused_while_the_log_is_away(stage: 
 
 
 @as_story()
-async def test_read_that_waits_ends_when_its_cluster_leaves_service(stage: Stage) -> None:
+async def test_read_that_waits_fails_when_its_cluster_leaves_service(stage: Stage) -> None:
     doors = await tables(stage)
     stage.node("a").spark.poison_word = "w0"
-    asked = asyncio.ensure_future(stage.submit("b", insert("w0", "ids", "b")))
-    await asked
+    submitted = asyncio.ensure_future(stage.submit("b", insert("w0", "ids", "b")))
+    await submitted
     read = asyncio.ensure_future(doors.ask("a", query(Consistency.LINEARIZABLE)))
     await asyncio.sleep(1)
     began = stage.now

@@ -121,7 +121,7 @@ def longest(scenarios: Sequence[RegisterScenario]) -> int:
 RUNS = SEEDS // 2
 
 
-def test_registers_under_every_kind_of_fault_are_linearizable() -> None:
+def test_registers_under_all_faults_are_linearizable() -> None:
     runs = [simulate_registers(seed) for seed in range(RUNS)]
     assert [(r.seed, r.problems[:3]) for r, _ in runs if r.problems] == []
     # The runs were not idle.
@@ -132,7 +132,7 @@ def test_registers_under_every_kind_of_fault_are_linearizable() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("break_rule", "first"), [(nothing_waited_for, 0), (end_known_before, 16)])
-def test_register_read_that_breaks_a_rule_is_found(
+def test_rule_of_reading_registers_broken_on_purpose_is_found(
     break_rule: BreakRule, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)

@@ -1,7 +1,7 @@
-"""A process that was frozen, replaced, and wakes up: whatever it was about to do, it does not.
+"""Tests of a process that was frozen, replaced, and wakes up: it applies nothing more.
 
-It is frozen at every moment, one after another, at which it touches the world outside while it
-applies an operation: before and after each call of the log and of its cluster.
+It is frozen at each moment, one after another, at which it calls the log or its cluster while it
+applies an operation: before and after each call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.simulation.scenario import insert, operation
 from tests.simulation.violations import Violation, found_by
 
 MOMENTS = range(40)
-"""More than there are in an operation that fails once."""
+"""More moments than an operation has that fails once."""
 
 
 async def replaced(stage: Stage, op: Operation, moment: int, *, fails: bool, restarts: str) -> Life:
@@ -80,7 +80,7 @@ async def an_insert(stage: Stage, moment: int, fails: bool = False, restarts: st
 
 @as_story()
 async def a_create(stage: Stage, moment: int, fails: bool = False, restarts: str = "") -> None:
-    """A table that is made, and dropped before the first process wakes up."""
+    """A table that is created, and dropped before the first process wakes up."""
 
     first = await replaced(stage, ddl("a"), moment, fails=fails, restarts=restarts)
     drop = operation("drop", Kind.DROP_TABLE, "DROP TABLE t", "a")
@@ -94,7 +94,7 @@ async def a_create(stage: Stage, moment: int, fails: bool = False, restarts: str
 
 STORIES = (an_insert, a_create)
 RESTARTS = ("", "before", "after")
-"""When its Spark is restarted, too. They take turns: the next moment has the next one."""
+"""The time of Spark's restart, if any; each moment has the next one of these."""
 
 
 @pytest.mark.thorough
@@ -109,12 +109,12 @@ def test_process_replaced_at_any_moment_of_an_apply_applies_nothing_more(
 
 
 TAKEOVER_MOMENTS = range(8)
-"""From the first that another process does to its look at the stored progress."""
+"""The moments from another process's first call to its reading of the stored progress."""
 
 
 @pytest.mark.thorough
 def test_process_replaced_while_it_reports_a_failure_leaves_its_cluster_in_service() -> None:
-    """Its report may come too late to count, and its progress may just be stored in time."""
+    """Its report may be too late to count, and its progress may be stored just in time."""
 
     async def tell(stage: Stage, moment: int, takeover: int) -> None:
         await stage.submit("a", ddl("a"))
@@ -142,7 +142,7 @@ def test_process_replaced_while_it_reports_a_failure_leaves_its_cluster_in_servi
 
 
 def not_authorised(patch: pytest.MonkeyPatch) -> None:
-    """Use a new session without looking for a newer claim."""
+    """Use a new session without a check for a newer claim."""
 
     async def gladly(self: OwnLog) -> None:
         return None
@@ -151,7 +151,7 @@ def not_authorised(patch: pytest.MonkeyPatch) -> None:
 
 
 def authorised_too_early(patch: pytest.MonkeyPatch) -> None:
-    """Look for a newer claim before the session is there."""
+    """Check for a newer claim before the session exists."""
 
     async def hasty(self: SparkLane) -> None:
         await self._authorise()
@@ -161,13 +161,13 @@ def authorised_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SparkLane, "_open_session", hasty)
 
 
-def sessions_not_told_apart(patch: pytest.MonkeyPatch) -> None:
-    """Send statements without saying which of the server's sessions is meant."""
+def sessions_not_distinguished(patch: pytest.MonkeyPatch) -> None:
+    """Send statements without the id of the server's session."""
     patch.setattr(RemoteSession, "_learn", lambda self, response, epoch: None)
 
 
 @pytest.mark.parametrize(
-    "break_rule", [not_authorised, authorised_too_early, sessions_not_told_apart, not_fenced]
+    "break_rule", [not_authorised, authorised_too_early, sessions_not_distinguished, not_fenced]
 )
 def test_rule_of_taking_over_broken_on_purpose_is_found(
     break_rule: BreakRule, monkeypatch: pytest.MonkeyPatch

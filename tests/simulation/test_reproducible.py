@@ -1,4 +1,4 @@
-"""A seed tells all of a run: what Python orders by chance in each process decides nothing in it."""
+"""A seed determines a whole run: the hash order of a Python process has no influence on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ print(with_others(3), one(38), run(Run(38).main()))
 
 
 @pytest.mark.thorough
-def test_a_seed_gives_the_same_run_in_every_process() -> None:
+def test_seed_gives_the_same_run_in_every_process() -> None:
     def started(hash_seed: str) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", PROGRAM]

@@ -1,4 +1,4 @@
-"""What an operation rests on still stands where it is applied, whatever fails meanwhile."""
+"""Tests that an operation is passed over if the definitions that it rests on have changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUNS = SEEDS // 2
 rests = partial(judged, simulate_rests)
 
 
-def test_ring_where_definitions_change_all_the_time_applies_nothing_that_was_overtaken() -> None:
+def test_ring_under_constant_definition_changes_applies_no_overtaken_operation() -> None:
     reports = [rests(seed) for seed in range(RUNS)]
     assert [(r.seed, r.problems[:3]) for r in reports if r.problems] == []
     # The runs were not idle: records were overtaken, and writes got through.
@@ -31,7 +31,7 @@ def test_ring_where_definitions_change_all_the_time_applies_nothing_that_was_ove
     assert sum(report.kills for report in reports) > 5 * RUNS
 
 
-def test_decision_that_comes_while_the_origin_is_asked_is_all_that_was_waited_for() -> None:
+def test_decision_that_arrives_while_the_origin_is_queried_ends_the_wait() -> None:
     assert rests(1109).problems == []
 
 
@@ -39,12 +39,12 @@ def test_decision_that_comes_while_the_origin_is_asked_is_all_that_was_waited_fo
 
 
 def staleness_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Apply what DDL overtook."""
+    """Apply operations that DDL has overtaken."""
     patch.setattr(Definitions, "stale", lambda self, offset, op: False)
 
 
 def stale_counts_as_first(patch: pytest.MonkeyPatch) -> None:
-    """Take a record that was passed over for its request's first attempt."""
+    """Count a stale record as the first attempt of its request."""
     original = Reader._is_new
 
     def is_new(self: Reader, offset: int, op: Operation, window_max: int | None = None) -> bool:
@@ -62,7 +62,7 @@ def stale_counts_as_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def judged_by_state(patch: pytest.MonkeyPatch) -> None:
-    """Pass over an operation if this cluster has applied a definition since, not if the log has."""
+    """Judge staleness by the definitions that this cluster has applied, not by those in the log."""
 
     redefined: dict[int, frozenset[str]] = {}
 
@@ -104,7 +104,7 @@ def judged_by_state(patch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_rule_of_what_is_overtaken_broken_on_purpose_is_found(
+def test_staleness_rule_broken_on_purpose_is_found(
     break_rule: BreakRule,
     expected: Violation,
     beside: tuple[Violation, ...],

@@ -1,4 +1,4 @@
-"""A retry is applied once or refused, however late it comes and wherever it slept meanwhile."""
+"""A retry is applied once or refused, however late it arrives and wherever it was delayed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_ring_whose_window_is_too_short_for_retries_applies_none_twice() -> None
 
 
 async def others(stage: Stage, count: int) -> None:
-    """Other requests come, one in half a second."""
+    """Submit other requests, one every half second."""
     for n in range(count):
         await stage.submit("c", insert(f"other{stage.now}-{n}", "t", "c"))
         await asyncio.sleep(0.5)
@@ -45,7 +45,7 @@ def rows(stage: Stage, name: str, op_id: str) -> int:
 
 
 async def refused(stage: Stage, name: str, age_s: float) -> None:
-    """A retry is told at once that it is too late to know."""
+    """Check that a retry is refused at once because it comes too late."""
     began = stage.now
     with pytest.raises(RequestError) as caught:
         await stage.submit(name, insert("one", "t", name), age_s=age_s)
@@ -54,7 +54,7 @@ async def refused(stage: Stage, name: str, age_s: float) -> None:
 
 
 @as_story(limits=SHORT)
-async def test_retry_within_the_window_is_answered_and_beyond_it_refused(stage: Stage) -> None:
+async def test_retry_within_the_window_is_answered_and_a_later_one_is_refused(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     began = stage.now
     await stage.submit("a", insert("one", "t", "a"))
@@ -68,7 +68,7 @@ async def test_retry_within_the_window_is_answered_and_beyond_it_refused(stage: 
 
 
 @as_story(limits=SHORT)
-async def test_retry_after_a_restart_of_everything_is_judged_the_same(stage: Stage) -> None:
+async def test_retry_after_a_restart_of_all_processes_is_judged_as_before(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     began = stage.now
     await stage.submit("a", insert("one", "t", "a"))
@@ -96,10 +96,10 @@ async def test_retry_after_a_restart_of_everything_is_judged_the_same(stage: Sta
 
 @pytest.mark.parametrize("where", ["sockets", "append"])
 @as_story(limits=SHORT)
-async def test_first_attempt_that_slept_in_a_frozen_process_is_not_applied(
+async def test_first_attempt_delayed_in_a_frozen_process_adds_no_second_row(
     stage: Stage, where: str
 ) -> None:
-    """Meanwhile the client was answered elsewhere, more than the window ago."""
+    """Meanwhile another cluster has answered the client, and the window has passed since."""
     await stage.submit("a", ddl("a"))
     await stage.ready("a", "b", "c")
     if where == "sockets":
@@ -118,7 +118,9 @@ async def test_first_attempt_that_slept_in_a_frozen_process_is_not_applied(
 
 
 @as_story(limits=SHORT)
-async def test_retry_repeated_for_long_is_answered_every_time(stage: Stage) -> None:
+async def test_retry_repeated_for_long_is_answered_or_refused_and_applied_once(
+    stage: Stage,
+) -> None:
     await stage.submit("a", ddl("a"))
     began = stage.now
     await stage.submit("a", insert("one", "t", "a"))
@@ -140,7 +142,7 @@ async def test_retry_repeated_for_long_is_answered_every_time(stage: Stage) -> N
 
 
 @as_story()
-async def test_reader_that_remembers_less_than_others_stops_and_goes_on_once_it_has_enough(
+async def test_reader_with_a_shorter_window_than_the_others_stops_until_its_window_is_as_long(
     stage: Stage,
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -162,8 +164,8 @@ async def test_reader_that_remembers_less_than_others_stops_and_goes_on_once_it_
 # -- broken rules ------------------------------------------------------------------------------
 
 
-def late_ones_taken(patch: pytest.MonkeyPatch) -> None:
-    """Take what may be a repetition of something forgotten."""
+def late_retries_accepted(patch: pytest.MonkeyPatch) -> None:
+    """Accept a request that may repeat a forgotten one."""
     original = IdempotencyWindow.see
 
     def see(
@@ -176,12 +178,12 @@ def late_ones_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def ages_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Take every request for one that is sent for the first time."""
+    """Treat every request as one that is sent for the first time."""
     original = Writes.since
     patch.setattr(Writes, "since", lambda self, age_s=0.0, arrived_s=None: original(self))
 
 
-@pytest.mark.parametrize("break_rule", [late_ones_taken, ages_ignored])
+@pytest.mark.parametrize("break_rule", [late_retries_accepted, ages_ignored])
 def test_rule_of_late_retries_broken_on_purpose_is_found(
     break_rule: BreakRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Operations that somebody wants back: taken back everywhere, or nowhere.
+"""Tests of revoking an operation: it is revoked on every cluster, or on none.
 
 Docs: docs/proofs/fences.md, "Taking back".
 """
@@ -44,7 +44,7 @@ def update(op_id: str = "slow", origin: str = "a", **fields: object) -> Operatio
 
 
 async def begin(stage: Stage) -> None:
-    """Two tables, one with a row; from here on each statement takes for ever."""
+    """Make two tables, one of them with a row, and wait until all clusters are ready."""
     await stage.submit("a", ddl("a"))
     await stage.submit("a", ddl("a", "other", "CREATE TABLE v (x)"))
     await stage.submit("a", insert("one", "t", "a"))
@@ -59,7 +59,9 @@ def slow(stage: Stage, *names: str) -> None:
 async def send(
     stage: Stage, op: Operation, name: str = "a"
 ) -> tuple[int, asyncio.Future[OperationOutcome]]:
-    """Send it, and wait until it is in the log; return its offset, and who waits for it."""
+    """Submit an operation and wait until it is in the log; return its offset and the waiting
+    task.
+    """
     at = stage.ring.store.end
     waiting = asyncio.ensure_future(stage.submit(name, op, CLIENT_S))
     await stage.until(lambda: stage.ring.store.end > at)
@@ -71,21 +73,23 @@ async def revoke(stage: Stage, name: str, offset: int) -> Revoked:
     return await stage.replica(name).revoking.revoke(offset, "its sender")
 
 
-def taken_back(outcome: OperationOutcome) -> None:
+def assert_revoked(outcome: OperationOutcome) -> None:
     assert outcome.status is OutcomeStatus.REJECTED
     assert outcome.failure is not None and outcome.failure.error_class == ErrorClass.REVOKED
     assert outcome.failure.sqlstate == "57014" and "its sender" in outcome.failure.message
 
 
 @as_story(timeouts=PATIENT)
-async def test_what_runs_everywhere_is_stopped_and_taken_back_within_seconds(stage: Stage) -> None:
+async def test_operation_that_runs_on_all_clusters_is_stopped_and_revoked_within_seconds(
+    stage: Stage,
+) -> None:
     await begin(stage)
     slow(stage, *"abc")
     offset, waiting = await send(stage, update())
     before = stage.now
     assert (await revoke(stage, "b", offset)).fate is Fate.REVOKED
     assert stage.now - before < 3
-    taken_back(await waiting)
+    assert_revoked(await waiting)
     slow(stage)
     await stage.submit("b", insert("two", "t", "b"))
     await stage.settle()
@@ -94,7 +98,7 @@ async def test_what_runs_everywhere_is_stopped_and_taken_back_within_seconds(sta
 
 
 @as_story(timeouts=PATIENT)
-async def test_what_holds_all_cores_is_taken_back_though_spark_reads_no_history_meanwhile(
+async def test_revoke_succeeds_while_spark_cannot_read_the_table_history(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def no_core(self: SimEngine, named: Sequence[Named]) -> str:
@@ -106,20 +110,20 @@ async def test_what_holds_all_cores_is_taken_back_though_spark_reads_no_history_
     slow(stage, *"abc")
     offset, waiting = await send(stage, update())
     assert (await revoke(stage, "a", offset)).fate is Fate.REVOKED
-    taken_back(await waiting)
+    assert_revoked(await waiting)
     slow(stage)
     await stage.settle()
 
 
 @as_story(timeouts=PATIENT)
-async def test_whether_a_table_keeps_marks_is_asked_once_until_it_is_defined_anew(
+async def test_marker_support_of_a_table_is_queried_once_per_definition(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = Counter[str]()
+    queried = Counter[str]()
     original = SimEngine.keeps_marks
 
     async def counted(self: SimEngine, table: str) -> bool:
-        asked[table] += 1
+        queried[table] += 1
         return await original(self, table)
 
     monkeypatch.setattr(SimEngine, "keeps_marks", counted)
@@ -128,22 +132,24 @@ async def test_whether_a_table_keeps_marks_is_asked_once_until_it_is_defined_ane
     for number in range(3):
         await stage.submit("a", update(f"u{number}"))
     await stage.settle()
-    assert asked == {"t": 3}  # each cluster for itself
+    assert queried == {"t": 3}  # each cluster for itself
     await stage.submit("a", ddl("a", "anew", ALTER, writes=frozenset({"t"})))
     await stage.submit("a", update("last"))
     await stage.settle()
-    assert asked == {"t": 6}
+    assert queried == {"t": 6}
 
 
 @as_story(timeouts=PATIENT)
-async def test_what_waits_is_taken_back_and_what_runs_before_it_goes_on(stage: Stage) -> None:
+async def test_waiting_operation_is_revoked_and_the_running_one_before_it_completes(
+    stage: Stage,
+) -> None:
     await begin(stage)
     slow(stage, *"abc")
     _, first = await send(stage, update("first"))
     offset, second = await send(stage, update("second"), "b")
     before = stage.now
     assert (await revoke(stage, "c", offset)).fate is Fate.REVOKED
-    taken_back(await second)
+    assert_revoked(await second)
     assert stage.now - before < 3
     slow(stage)
     assert (await first).status is OutcomeStatus.APPLIED
@@ -152,15 +158,17 @@ async def test_what_waits_is_taken_back_and_what_runs_before_it_goes_on(stage: S
 
 
 @as_story(timeouts=PATIENT)
-async def test_one_that_was_committed_anywhere_stands_and_the_others_run_it(stage: Stage) -> None:
+async def test_operation_committed_on_one_cluster_is_not_revoked_and_the_others_apply_it(
+    stage: Stage,
+) -> None:
     await begin(stage)
     slow(stage, *"ab")
     offset, waiting = await send(stage, update())
     assert rows(stage, "c") == ["one!"]
     assert (await revoke(stage, "a", offset)).fate is Fate.COMMITTED
     for name in "ac":
-        told = await stage.replica(name).operators.revoke(offset, "slow", ())
-        assert told["status"] == "committed"
+        answer = await stage.replica(name).operators.revoke(offset, "slow", ())
+        assert answer["status"] == "committed"
     slow(stage)
     assert (await waiting).status is OutcomeStatus.APPLIED
     await stage.settle()
@@ -168,7 +176,7 @@ async def test_one_that_was_committed_anywhere_stands_and_the_others_run_it(stag
 
 
 @as_story(timeouts=PATIENT)
-async def test_wish_that_meets_a_commit_is_void_and_those_who_stopped_run_it_again(
+async def test_revoke_record_that_meets_a_commit_is_void_and_stopped_clusters_apply_the_operation(
     stage: Stage,
 ) -> None:
     await begin(stage)
@@ -188,16 +196,16 @@ async def test_wish_that_meets_a_commit_is_void_and_those_who_stopped_run_it_aga
 
 
 @as_story(timeouts=PATIENT)
-async def test_process_that_begins_does_not_take_for_committed_what_it_has_yet_to_hear_of(
+async def test_restarted_process_reports_no_fate_of_a_revoked_operation_before_votes_are_replayed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its cursor is beyond what was taken back, but not beyond the record that says so."""
+    """Its cursor is beyond the revoked operation, but not beyond the record that revokes it."""
 
-    hear = PoisonRejection.replay_votes
+    replay = PoisonRejection.replay_votes
 
-    async def hear_later(self: PoisonRejection, end: int) -> None:
+    async def replay_later(self: PoisonRejection, end: int) -> None:
         await asyncio.sleep(5)
-        await hear(self, end)
+        await replay(self, end)
 
     await begin(stage)
     slow(stage, "c")
@@ -206,14 +214,14 @@ async def test_process_that_begins_does_not_take_for_committed_what_it_has_yet_t
     offset, taken = await send(stage, op)
     _, behind = await send(stage, update("behind"))
     assert (await revoke(stage, "a", offset)).fate is Fate.REVOKED
-    taken_back(await taken)
+    assert_revoked(await taken)
     await behind
     stored = stage.replica("c").core
     await asyncio.sleep(1)
     await stored.store()
     assert stored.schedule.low == offset + 1, "its cursor is where this is about it"
     stage.node("c").kill()
-    monkeypatch.setattr(PoisonRejection, "replay_votes", hear_later)
+    monkeypatch.setattr(PoisonRejection, "replay_votes", replay_later)
     stage.node("c").start()
     seen: list[Revoked | None] = []
     while not seen or seen[-1] is None:
@@ -231,14 +239,14 @@ async def test_process_that_begins_does_not_take_for_committed_what_it_has_yet_t
 
 
 @as_story(timeouts=PATIENT)
-async def test_ddl_that_its_origin_runs_is_rejected_by_it_alone(stage: Stage) -> None:
+async def test_ddl_that_its_origin_runs_is_revoked_by_the_origin_alone(stage: Stage) -> None:
     await begin(stage)
     slow(stage, *"abc")
     offset, waiting = await send(stage, ddl("a", "make", CREATE_U))
     behind = asyncio.ensure_future(stage.submit("b", insert("two", "v", "b"), CLIENT_S))
     stage.node("c").kill()
     assert (await revoke(stage, "b", offset)).fate is Fate.REVOKED
-    taken_back(await waiting)
+    assert_revoked(await waiting)
     slow(stage)
     assert (await behind).status is OutcomeStatus.APPLIED
     assert ("a", "reject") in stage.decisions()
@@ -249,7 +257,7 @@ async def test_ddl_that_its_origin_runs_is_rejected_by_it_alone(stage: Stage) ->
 
 
 @as_story(timeouts=PATIENT)
-async def test_member_that_is_away_may_have_applied_it_so_nothing_is_stopped(stage: Stage) -> None:
+async def test_revoke_while_a_member_is_down_is_refused_and_stops_nothing(stage: Stage) -> None:
     await begin(stage)
     slow(stage, *"ab")
     offset, waiting = await send(stage, update())
@@ -264,7 +272,9 @@ async def test_member_that_is_away_may_have_applied_it_so_nothing_is_stopped(sta
 
 
 @as_story(timeouts=PATIENT)
-async def test_wish_that_not_all_answer_is_void_after_a_while_and_it_goes_on(stage: Stage) -> None:
+async def test_revoke_without_an_answer_of_every_member_expires_and_the_operation_is_applied(
+    stage: Stage,
+) -> None:
     await begin(stage)
     slow(stage, *"abc")
     offset, waiting = await send(stage, update())
@@ -281,7 +291,7 @@ async def test_wish_that_not_all_answer_is_void_after_a_while_and_it_goes_on(sta
 
 
 @as_story(timeouts=PATIENT)
-async def test_one_of_a_combined_statement_is_taken_back_alone(stage: Stage) -> None:
+async def test_operation_of_a_combined_statement_is_revoked_alone(stage: Stage) -> None:
     await begin(stage)
     for node in stage.ring.nodes.values():
         node.spark.held.add("v")
@@ -300,7 +310,7 @@ async def test_one_of_a_combined_statement_is_taken_back_alone(stage: Stage) -> 
 
 
 @as_story(timeouts=PATIENT)
-async def test_operation_whose_budget_is_spent_is_taken_back_by_the_ring(stage: Stage) -> None:
+async def test_operation_whose_apply_budget_is_spent_is_revoked_by_the_ring(stage: Stage) -> None:
     await begin(stage)
     slow(stage, *"abc")
     outcome = await stage.submit("a", update(apply_budget_s=20), CLIENT_S)
@@ -314,7 +324,9 @@ async def test_operation_whose_budget_is_spent_is_taken_back_by_the_ring(stage: 
 
 
 @as_story(timeouts=PATIENT)
-async def test_budget_that_only_one_cluster_exceeds_does_not_stop_it_there(stage: Stage) -> None:
+async def test_apply_budget_exceeded_on_one_cluster_only_does_not_stop_the_operation_there(
+    stage: Stage,
+) -> None:
     await begin(stage)
     slow(stage, "c")
     await stage.apply("a", update(apply_budget_s=20))
@@ -326,17 +338,17 @@ async def test_budget_that_only_one_cluster_exceeds_does_not_stop_it_there(stage
 
 @pytest.mark.parametrize("step", [Step.UNABLE_AFTER, Step.ABANDON_BEFORE])
 @pytest.mark.parametrize("seed", range(3))
-def test_process_that_dies_in_between_leaves_it_taken_back_or_applied(
+def test_process_death_during_a_revoke_leaves_the_operation_revoked_or_applied(
     step: Step, seed: int
 ) -> None:
-    async def tell(stage: Stage) -> None:
+    async def script(stage: Stage) -> None:
         await begin(stage)
         slow(stage, *"abc")
         offset, waiting = await send(stage, update())
         for name in "abc":
             stage.at(name, step, *([Node.kill] if name == "abc"[seed] else []))
-        asked = "abc"[(seed + 1) % 3]
-        asking = asyncio.ensure_future(revoke(stage, asked, offset))
+        queried = "abc"[(seed + 1) % 3]
+        asking = asyncio.ensure_future(revoke(stage, queried, offset))
         await asyncio.sleep(5)
         for node in stage.ring.nodes.values():
             node.start()
@@ -347,11 +359,13 @@ def test_process_that_dies_in_between_leaves_it_taken_back_or_applied(
         applied = rows(stage, "a") == ["one!"]
         assert fate is not (Fate.REVOKED if applied else Fate.COMMITTED)
 
-    story(tell, seed, timeouts=PATIENT)
+    story(script, seed, timeouts=PATIENT)
 
 
 @as_story(timeouts=PATIENT)
-async def test_whole_ring_restarted_with_an_open_wish_settles_it(stage: Stage) -> None:
+async def test_restart_of_the_whole_ring_with_an_open_revoke_revokes_the_operation(
+    stage: Stage,
+) -> None:
     await begin(stage)
     slow(stage, *"abc")
     await send(stage, update())
@@ -365,4 +379,4 @@ async def test_whole_ring_restarted_with_an_open_wish_settles_it(stage: Stage) -
     slow(stage)
     await stage.settle()
     assert rows(stage, "a") == ["one"]
-    taken_back(await stage.submit("b", update()))
+    assert_revoked(await stage.submit("b", update()))

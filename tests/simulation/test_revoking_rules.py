@@ -1,4 +1,4 @@
-"""Taking back under every fault, and with its rules broken on purpose: each is found."""
+"""Revoking under every fault, and with its rules broken on purpose: each broken rule is found."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.simulation.violations import Violation, found_by
 
 
 async def stopped_and_not_over(stage: Stage) -> None:
-    """Where its statement would end, it has not ended when its cluster says its word."""
+    """On one cluster the statement has not ended yet when the cluster votes."""
     await begin(stage)
     slow(stage, *"bc")
     stage.node("a").spark.statement_s = SLOW_S / 2
@@ -46,7 +46,7 @@ async def stopped_and_not_over(stage: Stage) -> None:
 
 
 async def committed_and_failed(stage: Stage) -> None:
-    """One cluster has committed it, and was told an error all the same."""
+    """One cluster has committed the operation, although it received an error."""
     await begin(stage)
     slow(stage, *"bc")
     stage.node("a").spark.torn = {UPDATE}
@@ -60,7 +60,7 @@ async def committed_and_failed(stage: Stage) -> None:
 
 
 async def committed_by_one(stage: Stage) -> None:
-    """One cluster was quick, and sleeps; the others stop it."""
+    """One cluster commits early and then freezes; the others stop the statement."""
     await begin(stage)
     slow(stage, *"ab")
     offset, waiting = await send(stage, update())
@@ -73,8 +73,8 @@ async def committed_by_one(stage: Stage) -> None:
     assert rows(stage, "b") == ["one!"]
 
 
-async def committed_where_no_look_tells(stage: Stage) -> None:
-    """A statement of unknown tables is committed on one cluster, which is told an error."""
+async def committed_with_unknown_tables(stage: Stage) -> None:
+    """A statement of unknown tables is committed on one cluster, which receives an error."""
     await begin(stage)
     slow(stage, *"bc")
     op = replace(insert("hidden", "t", "a"), tables_known=False, writes=frozenset(), insert=None)
@@ -92,12 +92,12 @@ STORIES = (
     stopped_and_not_over,
     committed_and_failed,
     committed_by_one,
-    committed_where_no_look_tells,
+    committed_with_unknown_tables,
 )
 
 
 @pytest.mark.parametrize("tell", STORIES)
-def test_nothing_that_may_have_been_committed_is_taken_back(
+def test_operation_that_may_be_committed_is_not_revoked(
     tell: Tell,
 ) -> None:
     story(tell, timeouts=PATIENT)
@@ -108,20 +108,20 @@ SEED_RUNS = [(2, 4), pytest.param(100, SEEDS, marks=pytest.mark.thorough)]
 
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize(("first", "count"), SEED_RUNS)
-def test_writes_that_are_wanted_back_are_nowhere_or_everywhere_under_every_fault(
+def test_revoked_writes_are_applied_everywhere_or_nowhere_under_every_fault(
     first: int, count: int
 ) -> None:
     runs = [simulate_revoked(seed) for seed in range(first, first + count)]
     assert [(r.seed, r.problems[:3]) for r, _ in runs if r.problems] == []
-    told = sum((told for _, told in runs), Counter[str]())
-    assert told[Fate.REVOKED] > count and told[Fate.COMMITTED] > count
+    fates = sum((fates for _, fates in runs), Counter[str]())
+    assert fates[Fate.REVOKED] > count and fates[Fate.COMMITTED] > count
 
 
 # -- rules broken on purpose ---------------------------------------------------------------------
 
 
-def stopped_where_no_look_tells(patch: pytest.MonkeyPatch) -> None:
-    """Say the word though nobody can know what was committed."""
+def stopped_with_unknown_tables(patch: pytest.MonkeyPatch) -> None:
+    """Vote although nobody can know whether the operation was committed."""
 
     async def certain(self: Doubts, unit: Unit) -> bool:
         return True
@@ -136,10 +136,10 @@ def stopped_where_no_look_tells(patch: pytest.MonkeyPatch) -> None:
         (not_fenced, stopped_and_not_over, Violation.UNEQUAL),
         (not_looked_at, committed_and_failed, Violation.UNEQUAL),
         (away_is_ignored, committed_by_one, Violation.DIVERGED),
-        (stopped_where_no_look_tells, committed_where_no_look_tells, Violation.DIVERGED),
+        (stopped_with_unknown_tables, committed_with_unknown_tables, Violation.DIVERGED),
     ],
 )
-def test_rule_of_taking_back_broken_on_purpose_is_found(
+def test_revoke_rule_broken_on_purpose_is_found(
     break_rule: BreakRule,
     tell: Tell,
     expected: Violation,

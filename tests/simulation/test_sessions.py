@@ -1,4 +1,4 @@
-"""Clients' sessions change hands under every kind of fault; and rules broken on purpose."""
+"""Sessions are adopted under every kind of fault, and broken rules are found."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def runs(first: int = 0) -> Iterator[Sequence[Problem]]:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_session_holds_what_was_acknowledged_whoever_has_it(seed: int) -> None:
+def test_session_keeps_its_acknowledged_content_under_every_owner(seed: int) -> None:
     assert [str(problem) for problem in simulate(seed)] == []
 
 
-def test_session_run_is_the_same_every_time() -> None:
+def test_session_run_of_one_seed_is_the_same_every_time() -> None:
     assert simulate(7) == simulate(7)
 
 
-def test_adopting_without_saying_so_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adoption_without_a_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = SessionStore.adopt
 
     async def adopt(
@@ -55,7 +55,7 @@ def test_adopting_without_saying_so_is_found(monkeypatch: pytest.MonkeyPatch) ->
     found_in(runs(), Violation.LOST, [Violation.DOUBLED, Violation.STALE, Violation.ANOTHER])
 
 
-def test_counting_what_a_replaced_owner_wrote_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counted_entry_of_a_replaced_owner_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def until(chained: list[tuple[Adoption, int]]) -> dict[str, tuple[int, int | None]]:
         return {each.name: (place, None) for place, (each, _) in enumerate(chained)}
 
@@ -67,7 +67,9 @@ def test_counting_what_a_replaced_owner_wrote_is_found(monkeypatch: pytest.Monke
 Ids: TypeAlias = tuple[str, ...]
 
 
-def test_answering_before_the_entry_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_before_the_journal_entry_is_durable_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = SessionStore.append
     tasks = set()
 
@@ -89,7 +91,7 @@ def test_answering_before_the_entry_is_durable_is_found(monkeypatch: pytest.Monk
     found_in(runs(), Violation.LOST, [Violation.REJECTED])
 
 
-def test_not_looking_for_adoptions_behind_an_entry_is_found(
+def test_skipped_look_for_adoptions_after_a_journal_entry_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = Sessions._record
@@ -114,7 +116,7 @@ def test_not_looking_for_adoptions_behind_an_entry_is_found(
     found_in(runs(), Violation.LOST)
 
 
-def test_trusting_that_nobody_took_it_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchecked_session_ownership_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def still_mine(self: Sessions, session: ClientSession) -> bool:
         return True
 
@@ -122,7 +124,7 @@ def test_trusting_that_nobody_took_it_over_is_found(monkeypatch: pytest.MonkeyPa
     found_in(runs(), Violation.LOST, [Violation.STALE])
 
 
-def test_not_waiting_for_the_end_of_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_wait_for_the_end_of_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def caught_up(self: HAProc) -> None:
         return
 
@@ -130,7 +132,7 @@ def test_not_waiting_for_the_end_of_the_log_is_found(monkeypatch: pytest.MonkeyP
     found_in(runs(), Violation.STALE)
 
 
-def test_telling_a_write_without_a_look_at_its_session_is_found(
+def test_write_answer_without_a_look_at_its_session_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def nothing(self: Client, haproc: HAProc) -> None:
@@ -140,7 +142,7 @@ def test_telling_a_write_without_a_look_at_its_session_is_found(
     found_in(runs(), Violation.STALE)
 
 
-def test_adoption_that_came_second_but_counts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_adoption_that_replaces_the_first_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def last_wins(adoptions: Mapping[str, Kept]) -> list[tuple[Adoption, int]]:
         by_number: dict[int, tuple[Adoption, int]] = {}
         for found in sorted(adoptions.values(), key=lambda kept: kept.revision):
@@ -154,7 +156,7 @@ def test_adoption_that_came_second_but_counts_is_found(monkeypatch: pytest.Monke
     found_in(runs(), Violation.LOST, beside)
 
 
-def test_step_that_ended_in_doubt_and_is_let_be_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_session_step_of_unknown_outcome_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.asynccontextmanager
     async def changing(self: Sessions, session: ClientSession) -> AsyncIterator[None]:
         async with session.changing:
@@ -167,7 +169,7 @@ def test_step_that_ended_in_doubt_and_is_let_be_is_found(monkeypatch: pytest.Mon
 # -- the journal keeps effects ---------------------------------------------------------------
 
 
-def test_broken_on_purpose_keeping_the_command_instead_of_the_value(
+def test_journal_with_the_command_instead_of_the_value_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def command(session: ClientSession, sql: str, *_: object) -> SqlEntry:
@@ -177,7 +179,7 @@ def test_broken_on_purpose_keeping_the_command_instead_of_the_value(
     found_in(runs(), Violation.ANOTHER, [Violation.GONE])
 
 
-def test_broken_on_purpose_a_drop_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgotten_drop_in_the_journal_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgets(numbered: Numbered, left: Sequence[KeptEntry]) -> bool:
         return effects.removes(numbered.entry)
 
@@ -185,7 +187,7 @@ def test_broken_on_purpose_a_drop_that_is_forgotten(monkeypatch: pytest.MonkeyPa
     found_in(runs(45), Violation.ANOTHER)
 
 
-def test_broken_on_purpose_a_newer_entry_whatever_rests_on_the_older(
+def test_removed_journal_entry_that_others_rest_on_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def any_older(entries: Sequence[Numbered], entry: KeptEntry) -> list[Numbered]:
@@ -195,7 +197,9 @@ def test_broken_on_purpose_a_newer_entry_whatever_rests_on_the_older(
     found_in(runs(), Violation.ANOTHER)
 
 
-def test_broken_on_purpose_a_broken_step_that_breaks_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_step_that_fails_the_whole_adoption_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def break_all(*_: object) -> None:
         raise EngineError(ErrorKind.APPLICATION, "not found")
 
@@ -203,7 +207,7 @@ def test_broken_on_purpose_a_broken_step_that_breaks_all(monkeypatch: pytest.Mon
     found_in(runs(), Violation.GONE)
 
 
-def test_broken_on_purpose_a_broken_view_that_leaves_its_name_to_others(
+def test_broken_view_that_frees_its_name_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def leave(*_: object) -> None:
@@ -213,7 +217,7 @@ def test_broken_on_purpose_a_broken_view_that_leaves_its_name_to_others(
     found_in(runs(), Violation.ANOTHER)
 
 
-def test_broken_on_purpose_a_view_with_the_columns_of_today(
+def test_rebuilt_view_with_the_current_columns_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def leave(*_: object) -> None:
@@ -223,8 +227,8 @@ def test_broken_on_purpose_a_view_with_the_columns_of_today(
     found_in(runs(), Violation.ANOTHER)
 
 
-async def test_view_that_keeps_its_columns_shows_what_changes_below_it_later() -> None:
-    """Few runs change a name below such a view before they make the session anew again."""
+async def test_rebuilt_view_with_fixed_columns_shows_later_changes_below_it() -> None:
+    """Few simulated runs change a name below such a view before they build the session again."""
     live, made = Held(DEFAULTS), Held(DEFAULTS)
     view = "CREATE OR REPLACE TEMPORARY VIEW b AS SELECT * FROM a WHERE id > x"
     declare = "DECLARE OR REPLACE VARIABLE x BIGINT DEFAULT 1"
@@ -253,7 +257,7 @@ async def test_view_that_keeps_its_columns_shows_what_changes_below_it_later() -
         assert held.shown("b", grown) == (("id",), (9, 2))
 
 
-def test_broken_on_purpose_looking_at_a_session_that_was_made_anew_meanwhile(
+def test_look_at_a_session_that_was_rebuilt_meanwhile_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def once(

@@ -34,7 +34,7 @@ def test_ring_under_every_kind_of_fault_keeps_its_promises() -> None:
 
 
 async def committed_without_an_answer(stage: Stage) -> None:
-    """An INSERT's first attempt, which Delta does not guard, commits and seems to fail."""
+    """The first attempt of an INSERT, which Delta does not guard, commits but returns an error."""
     await stage.submit("a", ddl("a"))
     spark, op = stage.node("a").spark, insert("one", "t", "a")
     assert isinstance(op.write, SqlText)
@@ -56,7 +56,7 @@ def test_seed_run_twice_replays_exactly() -> None:
 
 
 def no_intent(patch: pytest.MonkeyPatch) -> None:
-    """Start DDL without writing down that it may have run."""
+    """Start DDL without storing that it may have run."""
     original = Schedule._start
 
     def careless(
@@ -73,12 +73,12 @@ def no_intent(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_request_ids(patch: pytest.MonkeyPatch) -> None:
-    """Apply every record, repeated ones too."""
-    patch.setattr(IdempotencyWindow, "see", lambda self, *sighted, **who: RecordJudgement.NEW)
+    """Apply every record, also repeated ones."""
+    patch.setattr(IdempotencyWindow, "see", lambda self, *sighted, **keywords: RecordJudgement.NEW)
 
 
 def cursor_before_data(patch: pytest.MonkeyPatch) -> None:
-    """Call operations done before they ran."""
+    """Mark operations as done before they have run."""
     original = applier.Applier._execute
 
     async def hasty(self: applier.Applier, unit: Unit, lane: object) -> OperationOutcome | None:
@@ -90,12 +90,12 @@ def cursor_before_data(patch: pytest.MonkeyPatch) -> None:
 
 
 def tables_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Run everything side by side."""
+    """Run all operations in parallel."""
     patch.setattr(Turns, "_is_free", lambda self, offset, op: True)
 
 
 def not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    """Run a failed INSERT again without asking the table whether it committed."""
+    """Run a failed INSERT again without a check whether the table has its commit."""
 
     original = Doubts.settled
 
@@ -106,7 +106,7 @@ def not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def doubt_taken_for_done(patch: pytest.MonkeyPatch) -> None:
-    """Give up on a statement in doubt as if it had not run."""
+    """Treat a statement in doubt as applied."""
 
     original = applier.Applier._execute
 
@@ -119,7 +119,7 @@ def doubt_taken_for_done(patch: pytest.MonkeyPatch) -> None:
 
 
 def all_unguarded(patch: pytest.MonkeyPatch) -> None:
-    """Send every statement without a guard, whatever it is and whenever."""
+    """Send every statement without a guard."""
 
     def mark(application: str, version: int, guarded: bool) -> TransactionMarker:
         return TransactionMarker(application, version, guarded=False)
@@ -127,7 +127,9 @@ def all_unguarded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(applier, "TransactionMarker", mark)
 
 
-def test_rule_of_looking_broken_on_purpose_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rule_of_checking_failed_inserts_broken_on_purpose_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     not_looked_at(monkeypatch)
     found_by(lambda: story(committed_without_an_answer), 'spark.dump()["t"] == [("one",)]')
 

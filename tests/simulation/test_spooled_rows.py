@@ -1,4 +1,4 @@
-"""Rows that came with a request and are too many for one record: only its origin has them.
+"""Rows of a request that exceed one record: only the cluster that received them has them.
 
 Two rows make a part in simulated rings, so five make three.
 """
@@ -40,7 +40,7 @@ STEPS = (
 
 
 class Body:
-    """What a request brought, in two pieces."""
+    """The rows of a request, in two chunks."""
 
     async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
         for piece in (ROWS.slice(0, 3), ROWS.slice(3)):
@@ -53,14 +53,14 @@ def append(op_id: str, origin: str) -> Operation:
 
 
 async def submit(stage: Stage, name: str, op_id: str = "g") -> OperationOutcome:
-    """Send the request with its rows to a cluster, which makes it an operation of this id."""
+    """Send the request with its rows to a cluster, which makes an operation of it."""
     op = append(op_id, name)
     stage.replica(name).computing.attach_rows(op.key, Body())
     return await stage.submit(name, op)
 
 
 async def until_applied(stage: Stage, name: str) -> list[OperationOutcome]:
-    """Send it as the route does: made again where that helps; return all outcomes."""
+    """Submit as the HTTP route does, with new attempts where they help; return all outcomes."""
     found: list[OperationOutcome] = []
     for op_id in ("g", "g~2", "g~3"):
         found.append(await submit(stage, name, op_id))
@@ -70,7 +70,7 @@ async def until_applied(stage: Stage, name: str) -> list[OperationOutcome]:
 
 
 @as_story()
-async def test_rows_of_a_request_come_in_parts_and_appear_at_once(stage: Stage) -> None:
+async def test_rows_of_a_request_arrive_in_parts_and_appear_at_once(stage: Stage) -> None:
     await ids(stage)
     outcome = await submit(stage, "a")
     assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 5)
@@ -83,7 +83,7 @@ async def test_rows_of_a_request_come_in_parts_and_appear_at_once(stage: Stage) 
 @pytest.mark.parametrize("hits", [1, 2])
 @pytest.mark.parametrize("step", STEPS)
 @as_story()
-async def test_origin_killed_at_any_step_the_same_request_elsewhere_leaves_the_rows_once(
+async def test_retry_on_another_cluster_after_the_origin_died_at_any_step_adds_the_rows_once(
     stage: Stage, step: Step, hits: int
 ) -> None:
     await ids(stage)
@@ -103,7 +103,7 @@ async def test_origin_killed_at_any_step_the_same_request_elsewhere_leaves_the_r
 
 
 @as_story()
-async def test_origin_frozen_before_its_last_part_wakes_up_and_changes_nothing(
+async def test_origin_frozen_before_its_last_part_changes_nothing_after_it_wakes_up(
     stage: Stage,
 ) -> None:
     await ids(stage)

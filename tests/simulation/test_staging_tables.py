@@ -1,7 +1,7 @@
-"""Rows that come in parts (docs/proofs/staging.md, "Rows in parts").
+"""Rows in parts (docs/proofs/staging.md, "Rows in parts").
 
-The limits of simulated rings have two rows in a part, so five ids make three. Each query draws a
-number by chance: clusters that did not take the same rows differ.
+In simulated rings a part has two rows, so five ids make three parts. Each query draws random
+numbers, so clusters that took different rows differ.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ async def ids(stage: Stage) -> None:
 
 
 async def gathered(stage: Stage) -> None:
-    """Heal everything; each cluster has the five rows, once, and nothing else is left."""
+    """Heal all faults; check that each cluster has the five rows once and no staging table is
+    left.
+    """
     await stage.settle()
     # What could not be dropped is dropped behind the next statement.
     await stage.submit("b", insert("last", "ids", "b"))
@@ -78,7 +80,7 @@ def made(stage: Stage, name: str) -> list[str]:
 
 
 async def sent(stage: Stage) -> None:
-    """Send the write to one cluster after another until it is answered."""
+    """Submit the write to one cluster after another until it is answered."""
     for name in "abcabc":
         with contextlib.suppress(Refused, RequestError, TimeoutError):
             await stage.apply(name, gather("g", "a"))
@@ -103,7 +105,7 @@ async def test_rows_in_parts_are_gathered_and_appear_at_once(stage: Stage) -> No
 
 
 @as_story()
-async def test_table_is_made_of_rows_in_parts(stage: Stage) -> None:
+async def test_table_created_from_rows_in_parts_has_all_rows(stage: Stage) -> None:
     await ids(stage)
     op = make("m", "a", "m0")
     assert isinstance(op.write, QueryWrite)
@@ -117,14 +119,14 @@ async def test_table_is_made_of_rows_in_parts(stage: Stage) -> None:
 @pytest.mark.parametrize("hits", [1, 2])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("what", ["process", "spark", "both"])
-def test_origin_struck_at_any_step_rows_are_there_once(what: str, step: Step, hits: int) -> None:
+def test_origin_killed_at_any_step_leaves_the_rows_once(what: str, step: Step, hits: int) -> None:
     struck("a", what, step, hits)
 
 
 @pytest.mark.parametrize("hits", [1, 2])
 @pytest.mark.parametrize("step", GATHERING)
 @pytest.mark.parametrize("what", ["process", "spark", "both"])
-def test_cluster_struck_while_it_gathers_rows_are_there_once(
+def test_cluster_killed_while_it_gathers_leaves_the_rows_once(
     what: str, step: Step, hits: int
 ) -> None:
     struck("b", what, step, hits)
@@ -132,7 +134,7 @@ def test_cluster_struck_while_it_gathers_rows_are_there_once(
 
 @as_story()
 async def struck(stage: Stage, name: str, what: str, step: Step, hits: int) -> None:
-    """Strike a cluster when it comes to a step for the so-manieth time."""
+    """Kill a cluster's process, its Spark or both when it reaches a step for the `hits`-th time."""
 
     def strike(node: Node) -> None:
         if what != "process":
@@ -165,7 +167,7 @@ async def test_replaced_process_that_wakes_up_at_any_step_changes_nothing(
 
 
 @as_story()
-async def test_attempts_to_gather_never_share_a_table(stage: Stage) -> None:
+async def test_attempts_to_gather_use_different_staging_tables(stage: Stage) -> None:
     await ids(stage)
 
     def rate(rate: float) -> Callable[[Node], None]:
@@ -178,7 +180,7 @@ async def test_attempts_to_gather_never_share_a_table(stage: Stage) -> None:
 
 
 @as_story()
-async def test_staging_table_that_somebody_drops_is_no_word_on_the_write(stage: Stage) -> None:
+async def test_dropped_staging_table_does_not_fail_the_write(stage: Stage) -> None:
     await ids(stage)
 
     def dropped(node: Node) -> None:
@@ -191,7 +193,7 @@ async def test_staging_table_that_somebody_drops_is_no_word_on_the_write(stage: 
 
 
 @as_story()
-async def test_parts_that_no_rows_name_mean_nothing(stage: Stage) -> None:
+async def test_parts_without_a_rows_record_are_ignored(stage: Stage) -> None:
     await ids(stage)
     stage.at("a", Step.PART_AFTER, lambda node: None, Node.kill)
     await sent(stage)
@@ -217,7 +219,7 @@ async def test_parts_outlive_trimming_while_a_cluster_needs_them(stage: Stage) -
 
 
 def same_table_again(patch: pytest.MonkeyPatch) -> None:
-    """Gather into a table of the operation's own, whoever does and however often."""
+    """Use one staging table for all attempts at an operation, of every process."""
 
     def named(offset: int, epoch: int, attempt: int) -> str:
         return f"{pieces.CATALOG}.{STAGING_SCHEMA}.r_{offset}"
@@ -238,7 +240,7 @@ def struck_while_it_gathers() -> None:
 
 
 def statement_without_mark(patch: pytest.MonkeyPatch) -> None:
-    """Run the statement that reads the staging table under no mark, like those that fill it."""
+    """Run the statement that reads the staging table without a transaction marker."""
     apply = SparkLane.apply
 
     async def unmarked(self: SparkLane, write: Any, settings: Any, mark: Any, **more: Any) -> Any:
@@ -253,7 +255,7 @@ def struck_before_it_is_known() -> None:
 
 
 def parts_of_others(patch: pytest.MonkeyPatch) -> None:
-    """Name the first parts in the log, whoever wrote them, and take them for one's own."""
+    """Name the first parts in the log as one's own, also those of another process."""
     materialise = computing.materialise  # type: ignore[attr-defined]
 
     async def mixed(query: Any, session: Any, stage: Any, keep: Any, *more: Any) -> Any:
@@ -281,7 +283,7 @@ KNOWN: dict[int, int] = {}
 
 @as_story()
 async def rows_that_mix_parts(stage: Stage) -> None:
-    """Tell of one that dies amid its parts; one statement's rows were drawn at one time."""
+    """Check that all parts of a statement are of one process after another died amid its parts."""
 
     await ids(stage)
     stage.at("a", Step.PART_AFTER, lambda node: None, Node.kill)
@@ -293,7 +295,7 @@ async def rows_that_mix_parts(stage: Stage) -> None:
 
 
 def placed(stage: Stage) -> list[tuple[int, Part]]:
-    """Return the parts in the log, with their places."""
+    """Return the parts in the log, with their offsets."""
     found = enumerate(stage.ring.store.all_messages())
     return [(at, message) for at, message in found if isinstance(message, Part)]
 

@@ -1,4 +1,4 @@
-"""A cluster that returns while clients go on writing what takes its time."""
+"""A cluster returns while clients go on with slow writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulation.scenario import build
 
 
 async def return_under_load(stage: Stage) -> None:
-    """Updates of one table, one after another; each takes longer than a second everywhere."""
+    """Run slow updates of one table while a cluster is killed and returns."""
     for node in stage.ring.nodes.values():
         node.spark.statement_s = 1.2
 
@@ -35,5 +35,5 @@ async def return_under_load(stage: Stage) -> None:
     await stage.settle()
 
 
-def test_cluster_that_returns_under_steady_slow_writes_gets_into_service() -> None:
+def test_cluster_that_returns_under_steady_slow_writes_becomes_ready() -> None:
     story(return_under_load)

@@ -1,4 +1,4 @@
-"""Storage that is away, and DDL in doubt: what a cluster says of its tables is not always so.
+"""Storage outages and DDL in doubt: the errors of a cluster about its tables can be wrong.
 
 Docs: docs/proofs/exactly-once.md, "Storage that is away"; docs/proofs/fences.md, "DDL in doubt".
 """
@@ -29,7 +29,7 @@ def away(node: Node) -> None:
 
 
 def away_for(seconds: float) -> Callable[[Node], None]:
-    """Return the fault of storage that is away for so long."""
+    """Return the fault of a storage outage of so many seconds."""
 
     def fault(node: Node) -> None:
         away(node)
@@ -49,7 +49,7 @@ async def some_writes(stage: Stage, name: str) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 @as_story()
-async def test_storage_away_takes_the_cluster_down_and_passes_no_queued_write_over(
+async def test_storage_outage_takes_the_cluster_down_and_loses_no_queued_write(
     stage: Stage, restarted: bool
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -69,7 +69,7 @@ async def test_storage_away_takes_the_cluster_down_and_passes_no_queued_write_ov
 
 
 @as_story()
-async def test_storage_away_for_a_moment_passes_no_queued_write_over(stage: Stage) -> None:
+async def test_short_storage_outage_loses_no_queued_write(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     await stage.ready("c")
     stage.at("c", Step.APPLY_BEFORE, away_for(3))
@@ -79,7 +79,7 @@ async def test_storage_away_for_a_moment_passes_no_queued_write_over(stage: Stag
     assert len(stage.node("c").spark.dump()["t"]) == 4
 
 
-def test_statements_whose_error_is_believed_without_a_look_are_found(
+def test_unchecked_statement_error_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def believes(self: applier.Applier, unit: object) -> EngineError | None:
@@ -91,14 +91,14 @@ def test_statements_whose_error_is_believed_without_a_look_are_found(
     monkeypatch.setattr(applier.Applier, "_refuted", believes)
     monkeypatch.setattr(Doubts, "committed", does_not_look)
     found_by(
-        test_storage_away_for_a_moment_passes_no_queued_write_over,
+        test_short_storage_outage_loses_no_queued_write,
         Violation.DIVERGED,
     )
 
 
 @pytest.mark.parametrize("step", [Step.APPLY_BEFORE, Step.APPLY_AFTER])
 @as_story()
-async def test_create_of_a_table_that_was_there_before_fails_also_if_it_was_in_doubt(
+async def test_create_of_an_existing_table_fails_even_if_it_was_in_doubt(
     stage: Stage, step: Step
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -116,7 +116,7 @@ async def test_create_of_a_table_that_was_there_before_fails_also_if_it_was_in_d
 @pytest.mark.parametrize("killed", ["haproc", "spark"])
 @pytest.mark.parametrize("seed", range(8))
 def test_create_and_drop_in_doubt_are_done_once(killed: str, seed: int) -> None:
-    async def tell(stage: Stage) -> None:
+    async def script(stage: Stage) -> None:
         node = stage.node("b")
         for number, (kind, sql) in enumerate(
             (
@@ -137,7 +137,7 @@ def test_create_and_drop_in_doubt_are_done_once(killed: str, seed: int) -> None:
             await stage.settle()
         assert all(stage.order(f"CREATE TABLE t ({x})").count("b") == 1 for x in "xy")
 
-    story(tell, seed)
+    story(script, seed)
 
 
 @as_story()
@@ -149,7 +149,7 @@ async def test_create_that_ran_before_its_process_died_is_not_run_again(stage: S
     assert stage.order().count("b") == 1
 
 
-def test_doubts_that_forget_what_was_there_before_are_found(
+def test_check_of_a_create_without_the_earlier_state_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def forgets(self: Doubts, unit: object) -> None:
@@ -164,7 +164,7 @@ def test_doubts_that_forget_what_was_there_before_are_found(
 
 @pytest.mark.parametrize("always", [False, True])
 @as_story()
-async def test_first_attempt_of_an_insert_is_guarded_where_that_is_asked_for(
+async def test_first_attempt_of_an_insert_is_guarded_only_if_configured(
     stage: Stage, always: bool
 ) -> None:
     await stage.submit("a", ddl("a"))

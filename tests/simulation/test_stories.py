@@ -1,7 +1,7 @@
-"""What the ring does in typical stories, held against the traces in tests/golden/stories.
+"""Typical behaviour of the ring, compared with the traces in tests/golden/stories.
 
-A difference is no failure by itself: it says that the ring behaves otherwise than it did. Look
-whether it should, and write the traces anew.
+A difference is not always a fault: it shows that the ring behaves differently than before. Check
+whether it should, and write the traces again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HINT = "if that is what it should do now: make stories, and look at the differen
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_story_goes_as_its_trace_says(name: str) -> None:
+def test_story_matches_its_trace(name: str) -> None:
     path = FOLDER / f"{name}.txt"
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     now = trace(name)
@@ -27,6 +27,6 @@ def test_story_goes_as_its_trace_says(name: str) -> None:
         pytest.fail("\n".join(["the story goes otherwise:", *lines, HINT]), pytrace=False)
 
 
-def test_traces_are_those_of_the_stories_and_short_enough_to_be_read() -> None:
+def test_traces_match_the_stories_and_are_short() -> None:
     assert {path.stem for path in FOLDER.iterdir()} == set(STORIES)
     assert all(len(path.read_text().splitlines()) <= 70 for path in FOLDER.iterdir())

@@ -1,7 +1,7 @@
 """Synchronous operations (docs/proofs/fences.md, "DDL and its decision"), story by story.
 
-The ring is a, b, c in this order; a is the origin unless a story says otherwise. Every story ends
-with `Stage.settle`: all are READY and hold the same, however rough it was in between.
+The ring is a, b, c in this order; a is the origin unless a story names another one. Every story
+ends with `Stage.settle`: all clusters are READY and have the same content.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def operations(stage: Stage) -> list[Operation]:
 
 
 def reports(stage: Stage) -> list[str]:
-    """Return which clusters reported an application error."""
+    """Return the clusters that reported an application error."""
     return [message.cluster for message in stage.records(FailureReport)]
 
 
@@ -40,7 +40,7 @@ def reports(stage: Stage) -> list[str]:
 
 
 async def error_on_the_origin(stage: Stage) -> None:
-    """The origin refuses the statement; the others would not."""
+    """The origin refuses the statement; the others would accept it."""
     stage.node("a").spark.refuses.add(CREATE)
     outcome = await stage.submit("a", ddl("a"))
     assert outcome.status is OutcomeStatus.REJECTED
@@ -56,7 +56,7 @@ def test_error_on_the_origin_reaches_no_other_cluster() -> None:
 
 
 @as_story()
-async def test_error_on_the_origin_lets_what_waits_behind_it_run(stage: Stage) -> None:
+async def test_error_on_the_origin_lets_operations_behind_it_run(stage: Stage) -> None:
     stage.node("a").spark.refuses.add(CREATE)
     await stage.submit("a", ddl("a"))
     await stage.apply("b", ddl("b", "again"))
@@ -69,7 +69,7 @@ async def test_error_on_the_origin_lets_what_waits_behind_it_run(stage: Stage) -
 def test_success_commits_on_the_origin_then_on_the_peers_in_ring_order() -> None:
     for origin, order in (("a", "abc"), ("b", "bca"), ("c", "cab")):
 
-        async def tell(stage: Stage, origin: str = origin, order: str = order) -> None:
+        async def script(stage: Stage, origin: str = origin, order: str = order) -> None:
             outcome = await stage.apply(origin, ddl(origin))
             assert outcome.clusters == dict.fromkeys(order, "applied")
             # when the client hears of it, all have it
@@ -78,20 +78,20 @@ def test_success_commits_on_the_origin_then_on_the_peers_in_ring_order() -> None
             assert stage.decisions() == [(origin, "commit")]
             assert stage.order() == list(order)
 
-        story(tell)
+        story(script)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_success_order_does_not_depend_on_luck(seed: int) -> None:
-    async def tell(stage: Stage) -> None:
+def test_order_of_commits_is_the_same_for_all_seeds(seed: int) -> None:
+    async def script(stage: Stage) -> None:
         await stage.submit("a", ddl("a"))
         assert stage.order() == ["a", "b", "c"]
 
-    story(tell, seed)
+    story(script, seed)
 
 
 @as_story()
-async def test_peer_that_is_down_gets_it_from_its_queue(stage: Stage) -> None:
+async def test_peer_that_is_down_applies_the_operation_from_its_queue(stage: Stage) -> None:
     stage.node("b").kill()
     outcome = await stage.submit("a", ddl("a"))
     assert outcome.clusters == {"a": "applied", "b": "queued", "c": "applied"}
@@ -101,7 +101,7 @@ async def test_peer_that_is_down_gets_it_from_its_queue(stage: Stage) -> None:
 
 
 @as_story()
-async def test_peer_whose_cluster_is_down_gets_it_from_its_queue(stage: Stage) -> None:
+async def test_peer_whose_spark_is_down_applies_the_operation_from_its_queue(stage: Stage) -> None:
     stage.node("b").spark.kill()
     await stage.until(lambda: stage.state("b") is State.DOWN)
     outcome = await stage.submit("a", ddl("a"))
@@ -111,7 +111,9 @@ async def test_peer_whose_cluster_is_down_gets_it_from_its_queue(stage: Stage) -
 
 
 @as_story()
-async def test_peer_that_freezes_during_its_turn_holds_up_nobody_for_long(stage: Stage) -> None:
+async def test_peer_that_freezes_during_its_turn_delays_the_answer_for_less_than_the_timeout(
+    stage: Stage,
+) -> None:
     stage.at("b", Step.APPLY_BEFORE, Node.freeze)
     began = stage.now
     outcome = await stage.submit("a", ddl("a"))
@@ -122,7 +124,9 @@ async def test_peer_that_freezes_during_its_turn_holds_up_nobody_for_long(stage:
 
 
 @as_story()
-async def test_parallel_asks_nobody_and_all_run_it_after_the_decision(stage: Stage) -> None:
+async def test_parallel_fanout_contacts_no_peer_and_all_apply_after_the_decision(
+    stage: Stage,
+) -> None:
     outcome = await stage.submit("a", parallel("a"))
     assert outcome.clusters == {"a": "applied", "b": "queued", "c": "queued"}
     await stage.settle()
@@ -131,7 +135,9 @@ async def test_parallel_asks_nobody_and_all_run_it_after_the_decision(stage: Sta
 
 
 @as_story()
-async def test_parallel_error_on_the_origin_reaches_no_other_cluster(stage: Stage) -> None:
+async def test_error_on_the_origin_under_parallel_fanout_reaches_no_other_cluster(
+    stage: Stage,
+) -> None:
     stage.node("a").spark.refuses.add(CREATE)
     assert (await stage.submit("a", parallel("a"))).status is OutcomeStatus.REJECTED
     await stage.settle()
@@ -174,14 +180,14 @@ def put(stage: Stage, step: Step, count: int, fault: Callable[[Node], None]) -> 
 
 
 async def lost(stage: Stage, op: Operation) -> None:
-    """Submit to a, which does not live to answer."""
+    """Submit to a, which dies before it answers."""
     with pytest.raises(Refused):
         await stage.submit("a", op)
 
 
 @pytest.mark.parametrize(("step", "count"), AT_WHICH)
 @as_story()
-async def test_origin_killed_the_others_take_over_and_it_catches_up(
+async def test_dead_origin_is_replaced_by_the_others_and_catches_up_later(
     stage: Stage, step: Step, count: int
 ) -> None:
     put(stage, step, count, Node.kill)
@@ -203,7 +209,7 @@ async def test_origin_killed_the_others_take_over_and_it_catches_up(
 
 
 @as_story()
-async def test_origin_killed_before_the_append_has_done_nothing(stage: Stage) -> None:
+async def test_origin_killed_before_the_append_leaves_no_record_and_no_effect(stage: Stage) -> None:
     put(stage, Step.APPEND_BEFORE, 1, Node.kill)
     await lost(stage, ddl("a"))
     await stage.settle()
@@ -221,7 +227,7 @@ async def test_origin_killed_and_back_before_the_takeover_decides_itself(stage: 
 
 
 @as_story()
-async def test_origin_killed_before_its_reject_is_decided_the_others_meet_the_same_error(
+async def test_origin_killed_before_its_reject_leaves_the_same_error_on_all_clusters(
     stage: Stage,
 ) -> None:
     for node in stage.ring.nodes.values():
@@ -235,7 +241,7 @@ async def test_origin_killed_before_its_reject_is_decided_the_others_meet_the_sa
 
 
 @as_story()
-async def test_cluster_of_the_origin_killed_under_the_operation_hands_it_over_at_once(
+async def test_spark_death_of_the_origin_during_the_operation_hands_it_over_at_once(
     stage: Stage,
 ) -> None:
     stage.at("a", Step.APPLY_BEFORE, lambda node: node.spark.kill())
@@ -255,7 +261,7 @@ async def test_cluster_of_the_origin_killed_under_the_operation_hands_it_over_at
 
 @pytest.mark.parametrize(("step", "count"), AT_WHICH)
 @as_story()
-async def test_retry_on_another_node_gives_the_first_outcome(
+async def test_retry_on_another_haproc_returns_the_first_outcome(
     stage: Stage, step: Step, count: int
 ) -> None:
     put(stage, step, count, Node.kill)
@@ -291,7 +297,7 @@ async def test_retry_of_a_rejected_operation_is_rejected_everywhere_with_its_err
 
 @pytest.mark.parametrize(("step", "count"), AT_WHICH)
 @as_story()
-async def test_origin_frozen_and_thawed_after_the_takeover_disturbs_nobody(
+async def test_origin_frozen_and_thawed_after_the_takeover_changes_nothing(
     stage: Stage, step: Step, count: int
 ) -> None:
     put(stage, step, count, Node.freeze)
@@ -312,7 +318,7 @@ async def impatient(stage: Stage) -> None:
 
 
 @as_story()
-async def test_origin_frozen_with_an_error_that_others_met_meanwhile_agrees_with_them(
+async def test_frozen_origin_with_an_error_that_the_others_met_too_agrees_with_them(
     stage: Stage,
 ) -> None:
     for node in stage.ring.nodes.values():
@@ -336,7 +342,7 @@ async def test_origin_frozen_with_an_error_that_others_met_meanwhile_agrees_with
 
 @pytest.mark.parametrize("odd", ["b", "c"])
 @as_story()
-async def test_cluster_whose_outcome_differs_is_diverged_and_only_that_one(
+async def test_cluster_with_a_different_outcome_is_the_only_diverged_one(
     stage: Stage, odd: str
 ) -> None:
     stage.node(odd).spark.refuses.add(CREATE)
@@ -390,7 +396,7 @@ async def test_second_incarnation_fences_the_first(stage: Stage) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_decision_of_a_replaced_process_is_void(seed: int) -> None:
-    async def tell(stage: Stage) -> None:
+    async def script(stage: Stage) -> None:
         stage.at("a", Step.APPLY_BEFORE, Node.freeze, lambda node: None)
         attempt = asyncio.ensure_future(gone(stage))
         await stage.until(lambda: ("a", Step.APPLY_BEFORE) in stage.struck)
@@ -406,13 +412,13 @@ def test_decision_of_a_replaced_process_is_void(seed: int) -> None:
     async def gone(stage: Stage) -> None:
         await stage.submit("a", ddl("a"), 60)
 
-    story(tell, seed)
+    story(script, seed)
 
 
 # -- the stories find a broken rule ------------------------------------------------------------
 
 
-def test_rule_that_decisions_are_waited_for_broken_on_purpose_is_found(
+def test_rule_of_waiting_for_decisions_broken_on_purpose_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Readiness, "lacks", lambda self, offset, op: False)

@@ -1,6 +1,6 @@
-"""The log is trimmed as far as nobody needs it, and no farther; clusters join and leave.
+"""The log is trimmed as far as no cluster needs it, and no farther; clusters join and leave.
 
-The random runs (`tests.simulation.scenario`) are trimmed all the time, too.
+The random runs (`tests.simulation.scenario`) trim the log all the time, too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHORT = replace(LIMITS, window_records=WINDOW)
 
 
 async def writes(stage: Stage, count: int, by: str = "a") -> None:
-    """Clients write; each record is a second of the log's time."""
+    """Submit inserts, one per second of the log's time."""
     for n in range(count):
         await stage.submit(by, insert(f"{stage.now}-{n}", "t", by))
         await asyncio.sleep(1)
@@ -65,7 +65,7 @@ def trims_by(stage: Stage) -> set[str]:
 
 
 @as_story(limits=SHORT)
-async def test_trimming_keeps_the_window_of_request_ids_and_is_done_by_the_lowest_name(
+async def test_trimming_keeps_the_idempotency_window_and_is_done_by_the_lowest_name(
     stage: Stage,
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -81,7 +81,7 @@ async def test_trimming_keeps_the_window_of_request_ids_and_is_done_by_the_lowes
 
 
 @as_story(limits=SHORT)
-async def test_dead_cluster_holds_trimming_back_and_returns_with_all_it_missed(
+async def test_dead_cluster_holds_trimming_back_and_catches_up_on_return(
     stage: Stage,
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -99,7 +99,9 @@ async def test_dead_cluster_holds_trimming_back_and_returns_with_all_it_missed(
 
 
 @as_story(limits=SHORT)
-async def test_lowest_name_that_is_not_ready_leaves_trimming_to_the_next(stage: Stage) -> None:
+async def test_lowest_name_that_is_down_and_removed_leaves_trimming_to_the_next(
+    stage: Stage,
+) -> None:
     await stage.submit("a", ddl("a"))
     stage.node("a").spark.kill()
     await leave(stage, "a", "b")
@@ -110,7 +112,7 @@ async def test_lowest_name_that_is_not_ready_leaves_trimming_to_the_next(stage: 
 
 
 @as_story(limits=SHORT)
-async def test_process_replaced_long_ago_ends_although_its_place_in_the_log_is_gone(
+async def test_process_replaced_long_ago_ends_although_its_log_position_is_trimmed(
     stage: Stage,
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -127,8 +129,8 @@ async def test_process_replaced_long_ago_ends_although_its_place_in_the_log_is_g
     await stage.settle()
 
 
-def test_process_replaced_at_any_moment_of_its_start_ends_although_its_place_is_gone() -> None:
-    async def tell(stage: Stage, moment: int) -> None:
+def test_process_replaced_during_its_start_ends_although_its_log_position_is_trimmed() -> None:
+    async def script(stage: Stage, moment: int) -> None:
         await stage.submit("a", ddl("a"))
         await stage.ready("a", "b", "c")
         stage.node("c").restart()
@@ -146,16 +148,16 @@ def test_process_replaced_at_any_moment_of_its_start_ends_although_its_place_is_
         assert stage.ring.errors == []
 
     for moment in range(10, 25, 2):
-        story(partial(tell, moment=moment), limits=SHORT)
+        story(partial(script, moment=moment), limits=SHORT)
 
 
-def test_two_that_believe_to_be_the_lowest_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_that_all_trim_the_log_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trim, "trims", lambda me, ready: True)
     assert [one(seed, window_records=48).problems for seed in range(4)] == [[]] * 4
 
 
 @as_story(limits=SHORT)
-async def test_operator_keeps_more_than_is_needed(stage: Stage) -> None:
+async def test_configured_keep_limits_keep_more_records_than_needed(stage: Stage) -> None:
     for node in stage.ring.nodes.values():
         node.kill()
     stage.ring.configure(trim=replace(TRIM, keep_records=35, keep_s=100))
@@ -191,7 +193,7 @@ async def test_archive_that_is_waited_for_holds_trimming_back(stage: Stage) -> N
 
 
 @as_story()
-async def test_new_cluster_replays_everything_and_is_one_like_the_others(stage: Stage) -> None:
+async def test_new_cluster_replays_the_log_and_serves_like_the_others(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     await writes(stage, 5)
     await join(stage, "d")
@@ -228,7 +230,7 @@ async def test_new_cluster_holds_trimming_back_from_its_join_on(stage: Stage) ->
 
 
 @as_story()
-async def test_cluster_that_nobody_added_serves_nobody_until_it_is(stage: Stage) -> None:
+async def test_cluster_that_was_not_added_serves_nobody_until_it_is_added(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     await leave(stage, "c")  # the first word of the log about members
     stage.ring.add("d").start()
@@ -259,7 +261,7 @@ async def test_removed_cluster_stops_and_the_log_is_trimmed_without_it(stage: St
 
 @pytest.mark.parametrize("restarted", [False, True])
 @as_story(limits=SHORT)
-async def test_removed_cluster_that_is_taken_back_in_time_goes_on_where_it_was(
+async def test_removed_cluster_that_rejoins_in_time_continues_from_its_cursor(
     stage: Stage, restarted: bool
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -275,7 +277,7 @@ async def test_removed_cluster_that_is_taken_back_in_time_goes_on_where_it_was(
 
 
 @as_story(limits=SHORT)
-async def test_members_outlive_the_records_that_said_so(stage: Stage) -> None:
+async def test_member_list_outlives_the_records_that_changed_it(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     await join(stage, "d")
     stage.ring.add("d").start()
@@ -292,14 +294,14 @@ async def test_members_outlive_the_records_that_said_so(stage: Stage) -> None:
     await stage.ready(*"acd")
     assert [members(stage, name) for name in "acd"] == [["a", "c", "d"]] * 3
     # Not so many of them that they are a burden: about one for each window.
-    said = stage.records(Roster)
-    assert 1 <= len(said) <= 3
+    rosters = stage.records(Roster)
+    assert 1 <= len(rosters) <= 3
     stage.node("b").start()
     await stage.until(lambda: stage.state("b") in (State.TOO_FAR_BEHIND, State.REMOVED))
 
 
 @as_story(limits=SHORT)
-async def test_cluster_that_was_away_while_the_members_record_moved_knows_the_members(
+async def test_cluster_that_was_away_while_the_roster_record_moved_knows_the_members(
     stage: Stage,
 ) -> None:
     await stage.submit("a", ddl("a"))
@@ -321,7 +323,7 @@ async def test_cluster_that_was_away_while_the_members_record_moved_knows_the_me
 
 
 @as_story()
-async def test_changes_at_the_same_time_through_two_haprocs_both_count(stage: Stage) -> None:
+async def test_concurrent_member_changes_through_two_haprocs_both_count(stage: Stage) -> None:
     await stage.submit("a", ddl("a"))
     await asyncio.gather(join(stage, "d", "a"), join(stage, "e", "b"), leave(stage, "c", "b"))
     await asyncio.sleep(5)
@@ -332,7 +334,7 @@ async def test_changes_at_the_same_time_through_two_haprocs_both_count(stage: St
 
 
 @as_story()
-async def test_change_that_was_made_already_is_made_once(stage: Stage) -> None:
+async def test_repeated_member_change_adds_no_record(stage: Stage) -> None:
     await join(stage, "d")
     end = stage.ring.store.end
     await join(stage, "d", "b")
@@ -343,7 +345,9 @@ async def test_change_that_was_made_already_is_made_once(stage: Stage) -> None:
 
 
 @as_story()
-async def test_first_word_about_members_leaves_nobody_out_whom_one_file_lacks(stage: Stage) -> None:
+async def test_first_member_change_is_refused_while_it_would_leave_out_a_cluster(
+    stage: Stage,
+) -> None:
     await stage.submit("a", ddl("a"))
     stage.ring.add("d").start()  # only its own configuration names it
     await stage.ready(*"abcd")
@@ -355,7 +359,7 @@ async def test_first_word_about_members_leaves_nobody_out_whom_one_file_lacks(st
 
 
 @as_story()
-async def test_only_cluster_cannot_leave_and_a_stranger_neither(stage: Stage) -> None:
+async def test_last_cluster_or_an_unknown_one_cannot_leave(stage: Stage) -> None:
     with pytest.raises(RequestError, match="no cluster x"):
         await leave(stage, "x")
     await leave(stage, "b")
@@ -372,18 +376,18 @@ async def test_only_cluster_cannot_leave_and_a_stranger_neither(stage: Stage) ->
 
 
 def window_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Trim up to the cursors, and forget that request ids are read from before them."""
+    """Trim up to the cursors, although request ids are read from before them."""
     patch.setattr(trim, "needs", lambda names, cursors, window: needs(names, cursors, 0))
 
 
 def gossip_believed(patch: pytest.MonkeyPatch) -> None:
-    """Trim by what processes have done, whether or not it is stored."""
+    """Trim by the cursors that processes have in memory, stored or not."""
 
-    async def told(self: SimLog) -> dict[str, Cursor]:
+    async def live_cursors(self: SimLog) -> dict[str, Cursor]:
         nodes: list[Node] = [*self._ring.nodes.values()]
         return {n.name: Cursor(n.replica.core.schedule.low) for n in nodes if n.replica}
 
-    patch.setattr(SimLog, "cursors", told)
+    patch.setattr(SimLog, "cursors", live_cursors)
     patch.setattr(
         trim, "names_needed", lambda enrolled, configured, cursors, claims: frozenset(cursors)
     )
@@ -392,7 +396,7 @@ def gossip_believed(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("break_rule", "first"), [(slowest_ignored, 11), (window_forgotten, 0), (gossip_believed, 8)]
 )
-def test_rule_of_trimming_broken_on_purpose_is_found(
+def test_trimming_rule_broken_on_purpose_is_found(
     break_rule: BreakRule, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)

@@ -1,4 +1,4 @@
-"""Clusters that differ, and no majority that says which of them is wrong.
+"""Clusters that differ, without a majority that shows which of them is wrong.
 
 Docs: docs/proofs/exactly-once.md, "Divergence and verification".
 """
@@ -15,7 +15,7 @@ from tests.simulation.test_poison import findings, rows
 
 
 async def differing(stage: Stage, wrong: str = "b") -> None:
-    """Have one cluster of two hold a row that the other does not have."""
+    """Make the tables differ: one cluster of two gets a row that the other does not have."""
     await stage.submit("a", ddl("a"))
     await stage.submit("a", insert("one", "t", "a"))
     await stage.ready("a", "b")
@@ -24,7 +24,7 @@ async def differing(stage: Stage, wrong: str = "b") -> None:
 
 @pytest.mark.parametrize("asked", ["a", "b"])
 @as_story(size=2)
-async def test_two_that_differ_both_serve_and_say_so_whoever_was_asked(
+async def test_two_differing_clusters_both_serve_and_report_the_difference(
     stage: Stage, asked: str
 ) -> None:
     await differing(stage)
@@ -33,9 +33,9 @@ async def test_two_that_differ_both_serve_and_say_so_whoever_was_asked(
     assert {*found["differing"]["t"]} == {"a", "b"}
     for name in "ab":
         await stage.until(lambda: None not in map(stage.undecided, "ab"))
-        told = stage.undecided(name)
-        assert told is not None and told.offset == found["marker"]
-        assert told.cause is Cause.TABLES and told.what.startswith("t: a has ")
+        condition = stage.undecided(name)
+        assert condition is not None and condition.offset == found["marker"]
+        assert condition.cause is Cause.TABLES and condition.what.startswith("t: a has ")
         assert stage.state(name) is State.READY
         assert "haproc verify --trust NAME" in stage.reason(name)
     # Both take writes, and a second look that finds the same changes nothing.
@@ -46,7 +46,7 @@ async def test_two_that_differ_both_serve_and_say_so_whoever_was_asked(
 
 @pytest.mark.parametrize("trusted", ["a", "b"])
 @as_story(size=2)
-async def test_operators_word_decides_and_a_restart_does_not_undo_it(
+async def test_operator_trust_in_a_cluster_decides_and_a_restart_keeps_the_decision(
     stage: Stage, trusted: str
 ) -> None:
     (other,) = {"a", "b"} - {trusted}
@@ -76,7 +76,7 @@ async def test_operators_word_decides_and_a_restart_does_not_undo_it(
 
 
 @as_story(size=2)
-async def test_cluster_that_was_down_while_it_was_decided_judges_itself_by_it(stage: Stage) -> None:
+async def test_cluster_that_was_down_during_the_decision_applies_it_to_itself(stage: Stage) -> None:
     await differing(stage)
     await stage.verify("a")
     await stage.until(lambda: None not in map(stage.undecided, "ab"))
@@ -92,7 +92,7 @@ async def test_cluster_that_was_down_while_it_was_decided_judges_itself_by_it(st
 
 
 @as_story(size=2)
-async def test_difference_that_was_mended_is_no_condition_any_more(stage: Stage) -> None:
+async def test_repaired_difference_ends_the_undecided_condition(stage: Stage) -> None:
     await differing(stage)
     await stage.verify("a")
     await stage.until(lambda: None not in (stage.undecided("a"), stage.undecided("b")))
@@ -106,7 +106,7 @@ async def test_difference_that_was_mended_is_no_condition_any_more(stage: Stage)
 
 
 @as_story()
-async def test_three_with_three_contents_have_no_majority_either(stage: Stage) -> None:
+async def test_three_clusters_with_three_contents_have_no_majority(stage: Stage) -> None:
     await differing(stage)
     stage.node("c").spark.mend("DELETE FROM t")
     assert findings(await stage.verify("a")) == dict.fromkeys("abc", "undecided")
@@ -118,7 +118,7 @@ async def test_three_with_three_contents_have_no_majority_either(stage: Stage) -
 
 
 @as_story(size=2)
-async def test_trust_in_a_cluster_that_the_ring_does_not_have_changes_nothing(stage: Stage) -> None:
+async def test_trust_in_an_unknown_cluster_is_refused_and_changes_nothing(stage: Stage) -> None:
     await differing(stage)
     before = len(stage.messages())
     with pytest.raises(RequestError, match="the ring has no cluster z"):

@@ -1,4 +1,4 @@
-"""What a later version wrote stops a cluster unharmed, until it is upgraded."""
+"""Records of a later version stop a cluster without damage until it is upgraded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.simulation.scenario import insert
 
 
 def later(format_version: int | None = None) -> bytes:
-    """Return a record of a later version: of a kind, or of the format."""
+    """Return a record of a later version: one of a new kind, or one of a new format."""
     data = encode(Record("operation.2", "later"))
     if format_version is not None:
         data = data[:2] + bytes([format_version]) + data[3:]
@@ -47,7 +47,7 @@ async def test_record_of_a_later_version_stops_each_cluster_in_front_of_it(
 
 
 @as_story()
-async def test_cluster_stopped_by_a_later_version_goes_on_once_it_is_upgraded(
+async def test_cluster_stopped_by_a_record_of_a_later_version_continues_after_its_upgrade(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def upgraded(record: Record) -> Message | Filler:

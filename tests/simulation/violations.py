@@ -1,8 +1,8 @@
-"""What a run or a story can find wrong, by name; and rules that are broken on purpose.
+"""The violations that a run or a story can find, by name; and checks of rules broken on purpose.
 
 A rule broken on purpose proves something only if it is found by the very violation that it must
-cause. A patch that does not fit any more (a TypeError), a run that hangs, a promise broken that
-has nothing to do with the rule: none of these is a finding, and `found_in` and `found_by` fail.
+cause. A patch that no longer fits (a TypeError), a run that hangs, a broken promise unrelated to
+the rule: none of these is a finding, and `found_in` and `found_by` fail.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 
 class Violation(StrEnum):
-    """Which promise was broken."""
+    """The broken promise."""
 
     LOST = "acknowledged, and not there"
     DOUBLED = "applied more than once"
@@ -40,7 +40,7 @@ class Violation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One violation that was seen, and what was seen."""
+    """One violation, and its description."""
 
     violation: Violation
     text: str
@@ -59,7 +59,7 @@ class Violated(AssertionError):
 
 @contextmanager
 def in_time(violated: Callable[[], Violated]) -> Iterator[None]:
-    """Take a wait that came to no end for a violation."""
+    """Treat a timeout as a violation."""
     try:
         yield
     except TimeoutError as error:
@@ -69,12 +69,11 @@ def in_time(violated: Callable[[], Violated]) -> Iterator[None]:
 def found_in(
     runs: Iterable[Sequence[Problem]], expected: Violation, beside: Iterable[Violation] = ()
 ) -> None:
-    """Look through runs with a broken rule until one shows the violation that the rule prevents.
+    """Search runs with a broken rule for the violation that the rule prevents.
 
-    The ``first`` seed of a rule that few runs find is one that did: the others cost time alone.
-
-    Whatever else a run shows on the way has to be in ``beside``: what follows from the broken rule,
-    too. That clusters differ and notice it follows from whatever happens on one of them alone.
+    The ``first`` seed of a rule that few runs find is one that did: the others only cost time.
+    Other violations on the way must be in ``beside``: consequences of the broken rule, too.
+    Clusters that differ and notice it are a consequence of any event on one of them alone.
     """
     assert expected is not Violation.CRASHED
     follows = {Violation.UNEQUAL, Violation.UNVERIFIED, Violation.DIVERGED}
@@ -90,10 +89,10 @@ def found_in(
 
 
 def found_by(story: Callable[[], object], expected: Violation | str) -> None:
-    """Have a story find a broken rule: by a violation, or by an assertion of its own.
+    """Let a story find a broken rule: by a violation, or by an assertion of its own.
 
-    An assertion, or a wait for something that never becomes true, is named by a part of its line.
-    Errors of other kinds, timeouts as well, are raised as they are.
+    An assertion, or a wait for a condition that never becomes true, is named by a part of its line.
+    Errors of other kinds, timeouts as well, are raised unchanged.
     """
     try:
         story()

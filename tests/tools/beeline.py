@@ -1,4 +1,4 @@
-"""Beeline, which comes with PySpark, over the JDBC driver for Spark Connect, which does as well."""
+"""Beeline over the JDBC driver for Spark Connect; PySpark contains both."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from haproc.ring.settings import MODULE_OPTIONS
 DRIVER = "org.apache.spark.sql.connect.client.jdbc.SparkConnectDriver"
 ANSWER_S = 120.0
 _PROMPTS = ("0: ", ". . ")
-"""It shows them, with what it was told, also where nobody types."""
+"""Prompts, which beeline prints with its input even without a terminal."""
 
 
 def driver_jars() -> list[Path]:
-    """Return the driver's jars, which PySpark keeps apart from a server's."""
+    """Return the driver's jars, which PySpark keeps separate from a server's."""
     return sorted((runtime.spark_home() / "jars" / "connect-repl").glob("spark-connect-client-*"))
 
 
 class Beeline:
-    """One beeline on one connection, which is told a line after another."""
+    """One beeline on one connection, which receives line after line."""
 
     def __init__(self, url: str, **environment: str) -> None:
         jars = [*map(str, driver_jars()), str(runtime.spark_home() / "jars" / "*")]
@@ -49,7 +49,7 @@ class Beeline:
             self._lines.put(line.rstrip("\n"))
 
     def say(self, *lines: str, timeout_s: float = ANSWER_S) -> list[str]:
-        """Give it lines, each a statement with its ``;`` or a command; return what it prints."""
+        """Send lines, each a statement with its ``;`` or a command; return the output."""
         assert self._process.stdin is not None
         self._count += 1
         end = f"end-{self._count}"
@@ -63,7 +63,7 @@ class Beeline:
                 found.append(line)
 
     def close(self) -> None:
-        """End it."""
+        """End beeline."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

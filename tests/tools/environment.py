@@ -1,9 +1,9 @@
 """The virtual environments of the tools that are tried on a ring, and programs in them.
 
-The versions of the tools and ours disagree (dbt's protobuf, ibis's sqlglot), and some of theirs do
-among each other. So each file in ``requirements`` has an environment of its own, in the folder
-``.tools`` of the checkout. It is made when it is first needed, which takes a minute or three, and
-again when its file has changed.
+The versions of the tools conflict with ours (dbt's protobuf, ibis's sqlglot), and some with each
+other. So each file in ``requirements`` has its own environment, in the folder ``.tools`` of the
+checkout. It is made when it is first needed, which takes one to three minutes, and again when its
+file has changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROGRAMS = HERE / "programs"
 SPARK = "spark"
 """The tools that use PySpark: dbt, ibis, splink, sqlmesh."""
 CLIENTS = "clients"
-"""Those that bring a client of their own, or use haclient."""
+"""Tools with a client of their own, or with haclient."""
 DATABRICKS_OLDEST = "databricks_oldest"
 AIRFLOW = "airflow"
 SCHEMATHESIS = "schemathesis"
@@ -56,7 +56,7 @@ def run(
     cwd: Path = PROGRAMS,
     **variables: str,
 ) -> str:
-    """Run a program of an environment against a Spark Connect server; return what it printed.
+    """Run a program of an environment against a Spark Connect server; return its output.
 
     Raises AssertionError, with its output, if it fails. ``remote``: empty for a program that uses
     another door. ``variables``: of its environment.

@@ -16,7 +16,7 @@ from haproc.replicate.member.core import Core, Reached
 
 
 class Peer:
-    """Cluster b remembers what stands at even offsets, c does not answer."""
+    """Cluster b knows the latencies at even offsets, c does not answer."""
 
     async def latencies(
         self, peer: str, start: int, end: int, timeout_s: float
@@ -30,14 +30,14 @@ class Peer:
 
 
 async def has_read(offset: int, timeout_s: float) -> bool:
-    """The log has been read by the member."""
+    """The member has read the whole log."""
     return True
 
 
 def pages_of(
     log: Log, store: KeyValueStore, rules: Archive | None = None, window_records: int = 65_536
 ) -> Pages:
-    """Return what cluster a of a, b and c tells of a log."""
+    """Return the archive pages of cluster a of a, b and c."""
     identity = Identity("demo", "a", "a1", ("a", "b", "c"))
     limits = Limits(window_records=window_records)
     nobody: Any = None

@@ -1,4 +1,4 @@
-"""What stands behind a door in tests: it answers from tables, and notes what it was asked."""
+"""Stand-ins behind a door in tests: they answer from tables, and record their requests."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class CannedStream:
 
 @dataclass
 class Canned:
-    """What the service does for one statement: wait, then answer or raise."""
+    """The reaction of the service to one statement: wait, then answer or raise."""
 
     chunks: Sequence[Chunk | Exception | asyncio.Event] = ()
     operation_class: OperationClass = OperationClass.QUERY
@@ -87,7 +87,7 @@ WRITE = Canned(
 
 
 class CannedService:
-    """Answers from a table; notes what it was asked."""
+    """Answers from a table; records its requests."""
 
     def __init__(self) -> None:
         self.table: dict[str, Canned] = {"SELECT 1": ONE, "INSERT": WRITE}
@@ -100,15 +100,15 @@ class CannedService:
         self.finished: list[str] = []
         self.started = asyncio.Event()
         self.written: dict[tuple[str, str], Request] = {}
-        """What the log holds, by user and id."""
+        """The writes in the log, by user and id."""
         self.fate: Fate | None = None
-        """What becomes of a write that is to be taken back; None: it is not in the log."""
+        """The result of revoking a write; None: it is not in the log."""
         self.revoked: list[tuple[str, str]] = []
         self.final = False
         self.concerns: list[WriteConcern | None] = []
-        """Those asked about."""
+        """The write concerns that were asked about."""
         self.away: RequestError | None = None
-        """Why nothing new is taken, if so."""
+        """The reason why nothing new is accepted, if so."""
         self.columns: tuple[Column, ...] = (Column("n", "int"), Column("s", "string"))
 
     def canned(self, statement: Sent) -> Canned:
@@ -117,7 +117,7 @@ class CannedService:
         return self.table.get(statement.text, ONE) if isinstance(statement, SentSql) else WRITE
 
     def note(self, request: Request) -> int | None:
-        """Note what is asked; return how many rows it brings."""
+        """Record a request; return the number of rows that it brings."""
         if not isinstance(request.statement, SentRows):
             self.requests.append(request)
             return None
@@ -217,7 +217,7 @@ CLUSTER: dict[str, Json] = {
 
 
 class CannedStatus:
-    """A HAProc that is ready until told otherwise."""
+    """A HAProc that is ready until the test changes that."""
 
     def __init__(self) -> None:
         self.ready = Readiness(True, "READY")
@@ -430,7 +430,7 @@ class CannedPeers:
 
 
 class CannedArchive:
-    """What was applied, as one page."""
+    """The applied operations, as one page."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
@@ -445,7 +445,7 @@ class CannedArchive:
 
 
 class CannedMembers:
-    """Takes in what the peer b tells."""
+    """Records the messages of the peer b."""
 
     def __init__(self) -> None:
         self.beats: list[Beat] = []
@@ -462,7 +462,7 @@ class CannedMembers:
 
 
 class CannedAdmission:
-    """Takes whoever wants to join."""
+    """Admits any cluster that wants to join."""
 
     def __init__(self) -> None:
         self.names = ["a", "b"]
@@ -486,7 +486,7 @@ class CannedAdmission:
 
 
 class CannedSettings:
-    """A server whose settings were read."""
+    """A server with known settings."""
 
     def settings(self) -> Mapping[str, Json]:
         return {"cluster": "a", "settings": {"version.spark": "4.2.1", "spark.sql.x": None}}

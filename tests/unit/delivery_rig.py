@@ -1,4 +1,4 @@
-"""HAProcs that share a store and hand out results, and clients who read them."""
+"""HAProcs that share a store and deliver results, and clients that read them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = DeliveryLimits(hold_bytes=64 << 10, window_bytes=64 << 10)
 
 
 class Rig:
-    """HAProcs that share a store, and what their Sparks were asked to run."""
+    """HAProcs that share a store, and the requests that their Sparks received."""
 
     def __init__(self, limits: DeliveryLimits = SMALL, memory: int = 1 << 30) -> None:
         self.keys = MemoryKeys()
@@ -40,7 +40,7 @@ class Rig:
         self.closed_early = 0
 
     async def take_back(self, key: Key) -> bool:
-        """Take back what goes on, if it can be."""
+        """Revoke a running operation, if possible."""
         return key in self.revocable
 
     def haproc(self, store: Any = None, **limits: Any) -> Deliveries:
@@ -58,7 +58,7 @@ class Rig:
     def source(
         self, responses: Iterable[Any], gate: asyncio.Event | None = None
     ) -> Callable[[bytes], AsyncGenerator[bytes, None]]:
-        """Return what runs any request with these responses; ``gate`` is waited for in the end."""
+        """Return a runner that answers any request with these, then waits for ``gate``."""
 
         async def run(request: bytes) -> AsyncGenerator[bytes, None]:
             self.asked.append(request)

@@ -1,4 +1,4 @@
-"""A door on a real socket in front of a service that answers from a table of canned results."""
+"""A door on a real socket in front of a service with a table of canned results."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def make_config(
 
 
 class CannedWatched:
-    """What there is to see: how often it was looked at."""
+    """Canned data of the status page; counts how often it was requested."""
 
     def __init__(self) -> None:
         self.looks = 0

@@ -1,4 +1,4 @@
-"""A member over a log in memory and a cluster that does nothing, to see what it keeps itself."""
+"""A member over a log in memory and a cluster that does nothing, to see its own memory use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from haproc.replicate.replica import Replica
 
 
 class PackedStore(MemoryStore):
-    """Keeps records packed: what is read of it is made for its reader alone."""
+    """Keeps records compressed: each reader gets its own copy."""
 
     def append_stored(self, encoded: Sequence[bytes]) -> list[int]:
         return super().append_stored([zlib.compress(data, 1) for data in encoded])
@@ -50,7 +50,7 @@ class PackedStore(MemoryStore):
 
 
 class NullLane:
-    """Takes statements, and says that each was applied."""
+    """Accepts statements, and reports that each was applied."""
 
     def __init__(self, engine: NullEngine) -> None:
         self._engine = engine
@@ -76,7 +76,7 @@ class NullLane:
 
 
 class NullEngine:
-    """A cluster with tables of which nothing is known. ``apply`` is what a statement comes to."""
+    """A cluster with unknown tables. ``apply`` returns the result of a statement."""
 
     async def apply(self, write: Statement) -> Applied:
         await asyncio.sleep(0.01)
@@ -111,7 +111,7 @@ class NullEngine:
 async def member(
     operations: Iterable[Operation], engine: NullEngine, limits: Limits | None = None
 ) -> AsyncIterator[Replica]:
-    """Give the only member of a ring, which begins with a log that holds these."""
+    """Yield the only member of a ring, whose log begins with these operations."""
     log: Any = MemoryLog(PackedStore())
     limits = limits or Limits()
     for op in operations:

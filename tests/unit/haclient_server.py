@@ -1,7 +1,7 @@
 """A small real HTTP server that answers as a HAProc does, and misbehaves on demand.
 
-It runs its own event loop in a thread, so that blocking and asyncio clients meet the same one.
-What it does next is scripted: each statement takes the next behaviour, else the usual one.
+It runs its own event loop in a thread, so that blocking and asyncio clients use the same one. Its
+next reactions are scripted: each statement takes the next behaviour, or the usual one.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ def arrow(table: pa.Table, rows_per_batch: int | None = None) -> bytes:
 
 
 class Server:
-    """One such server; ``seen`` holds the JSON of every statement it was sent."""
+    """One such server; ``seen`` holds the JSON of every statement that it received."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.seen: list[dict[str, Any]] = []
         self.appended: list[tuple[str, dict[str, str], pa.Table]] = []
         self.bodies: list[tuple[str, dict[str, str], bytes]] = []
-        """Rows that came in other forms: their type, what was asked, and they themselves."""
+        """Rows that came in other forms: their type, the request, and the rows."""
         self.written: dict[str, dict[str, Any]] = {}
-        """The ``ha`` blocks of writes that it can tell of, by id."""
+        """The ``ha`` blocks of known writes, by id."""
         self.rejected: dict[str, dict[str, Any]] = {}
-        """Errors of writes, by request id, as `error` tells them."""
+        """Errors of writes, by request id, as arguments of `error`."""
         self.final = True
-        """Whether these are final on every cluster."""
+        """These are final on every cluster."""
         self.met = {"default", "one", "majority", "all"}
         """The write concerns that its writes have met."""
         self.cancelled: list[str] = []
         self.unknown = 0
-        """So many cancels come before it has heard of what they are about."""
+        """The number of cancels that come before their statement is known."""
         self.headers: list[dict[str, str]] = []
         self.sessions: dict[str, list[str]] = {}
         self.script: deque[Behaviour] = deque()
@@ -58,15 +58,15 @@ class Server:
         """The same for rows."""
         self.ready = True
         self.token = ""
-        """What every request must show, if anything."""
+        """The token that every request must have, if any."""
         self.ring: list[Server] = []
-        """The ring's servers, as this one tells of them; none: it tells nothing."""
+        """The ring's servers, as this one reports them; if empty, it reports none."""
         self.url_told = ""
-        """Where it says that it is reached; else where it is."""
+        """The URL that it reports for itself; if empty, its real one."""
         self.state = "READY"
         self.probe_delay_s = 0.0
         self.told = 0
-        """How often it was asked about the ring."""
+        """The number of requests for the ring's status."""
         self.port = 0
         self.connections = 0
         self._loop = asyncio.new_event_loop()
@@ -122,7 +122,7 @@ class Server:
         await asyncio.sleep(0)
 
     def freeze(self) -> None:
-        """Stop the whole loop: the kernel still takes connections, nobody answers."""
+        """Stop the whole loop: the kernel still accepts connections, nobody answers."""
         self._thaw.clear()
         self._loop.call_soon_threadsafe(lambda: self._thaw.wait(WAIT_S))
 
@@ -137,7 +137,7 @@ class Server:
         self._loop.close()
 
     def drain(self) -> None:
-        """Take nothing new; what is under way comes to its end."""
+        """Accept nothing new; running requests are completed."""
         self.state, self.ready = "DRAINING", False
 
     @web.middleware
@@ -276,7 +276,7 @@ def failing(status: int, kind: str, error_class: str, sqlstate: str = "", **more
 
 
 def busy(for_s: float) -> Behaviour:
-    """Answer that there is as much to do as is taken, for so long."""
+    """Answer that the server is busy, for this time."""
 
     def answer(server: Server) -> web.Response:
         answer = server.error(429, "availability", "HAPROC_BUSY")
@@ -287,7 +287,7 @@ def busy(for_s: float) -> Behaviour:
 
 
 async def reset(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
-    """Break the connection off before any answer."""
+    """Break the connection before any answer."""
     assert request.transport is not None
     request.transport.abort()
     await asyncio.sleep(0)
@@ -304,7 +304,7 @@ async def until_cancelled(server: Server, request: web.Request, body: Any) -> we
 async def finishing_while_draining(
     server: Server, request: web.Request, body: Any
 ) -> web.StreamResponse:
-    """Begin to drain in the middle of the statement, and answer it."""
+    """Begin to drain during the statement, and answer it."""
     server.drain()
     return server.answer(pa.table({"n": pa.array([1], pa.int32())}))
 
@@ -320,13 +320,13 @@ def slow(seconds: float) -> Behaviour:
 
 
 def freezing(server: Server, request: web.Request, body: Any) -> Awaitable[web.StreamResponse]:
-    """Freeze the whole server in the middle of the statement."""
+    """Freeze the whole server during the statement."""
     server.freeze()
     return slow(0.01)(server, request, body)
 
 
 def breaking_off(table: pa.Table, rows_per_batch: int, share: float) -> Behaviour:
-    """Send this share of the answer's bytes, then break the connection off."""
+    """Send this share of the answer's bytes, then break the connection."""
 
     async def behave(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
         response = web.StreamResponse(
@@ -345,7 +345,7 @@ def breaking_off(table: pa.Table, rows_per_batch: int, share: float) -> Behaviou
 
 
 def chunked(table: pa.Table, rows_per_batch: int) -> Behaviour:
-    """Answer in chunks, as a HAProc streams."""
+    """Answer in chunks, like a stream of a HAProc."""
 
     async def behave(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
         response = web.StreamResponse(

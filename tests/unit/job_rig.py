@@ -32,12 +32,12 @@ async def _checked(user: str, upload: Upload) -> None:
 
 
 async def _at_once(name: str, offset: int) -> None:
-    """Every cluster has applied everything."""
+    """Return at once: every cluster has applied everything."""
 
 
 @dataclass
 class Ring:
-    """What the HAProcs share, and what each knows of the others."""
+    """The parts that the HAProcs share, and each one's knowledge of the others."""
 
     folder: Path
     settings: Jobs = field(default_factory=lambda: Jobs(enabled=True))
@@ -47,14 +47,14 @@ class Ring:
     fenced: list[int] = field(default_factory=list)
     """The jobs that were fenced, in the log's order."""
     fence_fails: set[str] = field(default_factory=set)
-    """The HAProcs that do not reach the log."""
+    """The HAProcs that cannot reach the log."""
     applies: Callable[[str, int], Awaitable[None]] = _at_once
 
     def config(self) -> Config:
         return replace(make_config(self.folder), jobs=self.settings)
 
     async def haproc(self, name: str) -> Haproc:
-        """Start one."""
+        """Start a HAProc."""
         return await Haproc.start(self, name)
 
 
@@ -115,7 +115,7 @@ class Haproc:
     task: asyncio.Task[Any]
 
     async def stop(self) -> None:
-        """End it as one that is told to."""
+        """Stop it regularly."""
         await self.runner.aclose()
         await self.die()
 

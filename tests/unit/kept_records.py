@@ -1,6 +1,6 @@
-"""The messages whose bytes are kept in tests/golden/records, of each kind one or more.
+"""The messages whose bytes are kept in tests/golden/records, one or more of each kind.
 
-``python -m tests.unit.kept_records`` writes those that are missing; none is written again.
+``python -m tests.unit.kept_records`` writes the missing ones; none is written again.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ C = Member("c", Address("10.0.0.3", 65_535), "https://zürich.example.com")
 PLAN = bytes.fromhex(
     "122c122a0a1552130a11313820616c7320c39c626572736368c3a413220a0a066d61696e2e7510012802"
 )
-"""Stands for a plan; what is in one is nothing to the log."""
+"""Stands for a plan; its content does not matter to the log."""
 MESSAGES: dict[str, Message] = {
     "operation_sql": INSERT,
     "operation_rows": replace(
@@ -300,7 +300,7 @@ STORED: dict[str, Written | Adoption | Submission | Event] = {
 
 
 def kinds_of(name: str) -> Kinds[Any]:
-    """Return the kinds of which a message is one."""
+    """Return the set of kinds that a message belongs to."""
     if name in MESSAGES:
         return KINDS
     return JOBS if name.startswith("job_") else SESSIONS

@@ -1,4 +1,4 @@
-"""Readings of queries, as the plugin in Spark would write them, made by hand."""
+"""Readings of queries in the form of the Spark plugin, made by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def view(name: str, child: dict[str, Any]) -> dict[str, Any]:
 
 
 def alias(cls: str, kind: str, **fields: Any) -> dict[str, Any]:
-    """Return a column that an expression of this class gives."""
+    """Return a column with the result of an expression of this class."""
     return {**node("Alias", child={**node(cls, **fields), "t": kind}, name="n"), "t": kind, "i": 7}
 
 

@@ -1,4 +1,4 @@
-"""Operations for tests, made as short as they can be said."""
+"""Operations for tests, with short constructors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def insert(op_id: str, table: str, *, rows: int = 1, signature: str = "i") -> Op
 
 
 def update(op_id: str, table: str, *, reads: str = "") -> Operation:
-    """``UPDATE table``: runs as a statement of its own. ``reads`` names a table per character."""
+    """``UPDATE table``: runs as a separate statement. ``reads`` names a table per character."""
     return Operation(
         op_id,
         ASYNCHRONOUS,
@@ -73,7 +73,7 @@ def computed(op_id: str, source: str, target: str, *, origin: str = "a") -> Oper
 
 
 def table_as(op_id: str, source: str, target: str, origin: str = "a") -> Operation:
-    """``CREATE TABLE target AS SELECT … FROM source``, which names all that it touches."""
+    """``CREATE TABLE target AS SELECT … FROM source``, with all its tables named."""
     return replace(
         copy(op_id, source, target),
         operation_class=OperationClass.SYNCHRONOUS,
@@ -86,7 +86,7 @@ def table_as(op_id: str, source: str, target: str, origin: str = "a") -> Operati
 
 
 def table_ddl(op_id: str, table: str, origin: str = "a") -> Operation:
-    """``ALTER TABLE table …``, which names all that it touches."""
+    """``ALTER TABLE table …``, with all its tables named."""
     write = SqlText(f"ALTER TABLE {table} SET TBLPROPERTIES ('x' = '1')")
     names = frozenset({table})
     altered = replace(ddl(op_id, origin), kind=Kind.ALTER_TABLE, write=write, named=True)
@@ -94,7 +94,7 @@ def table_ddl(op_id: str, table: str, origin: str = "a") -> Operation:
 
 
 def unknown_tables(op_id: str) -> Operation:
-    """An asynchronous operation that may touch anything."""
+    """An asynchronous operation that may touch any table."""
     write = SqlText("MERGE …")
     return Operation(
         op_id, ASYNCHRONOUS, Kind.MERGE, "a", op_id, write, tables_known=False, redefines=None
@@ -102,7 +102,7 @@ def unknown_tables(op_id: str) -> Operation:
 
 
 def ddl(op_id: str, origin: str) -> Operation:
-    """A synchronous operation that a cluster originated."""
+    """A synchronous operation whose origin is this cluster."""
     return Operation(
         op_id,
         OperationClass.SYNCHRONOUS,

@@ -1,4 +1,4 @@
-"""Paths, and whether they lie below PREFIXES: both HAProc and its plugin in Spark must say so."""
+"""Paths, and whether they are below PREFIXES: HAProc and its Spark plugin must agree."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """All fields of Spark Connect's requests, as text: ``python -m tests.unit.plan_fields > FILE``.
 
-What each of them means for what a plan does has been decided for those in the golden file. A new
-one is to be decided about first, in `haproc/classify/plans`; then the file is written anew.
+The fields in the golden file have been reviewed for their effect on a plan. A new one must be
+reviewed first, in `haproc/classify/plans`; then the file is written anew.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A program on a pseudo-terminal: what a person types, and what the person sees."""
+"""A program on a pseudo-terminal: the keys that a person types, and the screen."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FakeTerminal(io.StringIO):
 
 
 class HaclientTerminal:
-    """`haclient` with these arguments, on a terminal of this size; use it with ``with``."""
+    """`haclient` with these arguments, on a terminal of this size; use it in a ``with`` block."""
 
     def __init__(
         self, *arguments: str, environment: Mapping[str, str], rows: int = 24, columns: int = 80
@@ -80,7 +80,7 @@ class HaclientTerminal:
         self.type(keys)
 
     def see(self, text: str) -> str:
-        """Wait until this text was shown; return all that was shown since the last call."""
+        """Wait until this text was shown; return everything that was shown since the last call."""
         deadline = time.monotonic() + WAIT_S
         while text not in (seen := _CONTROL.sub("", self._seen)):
             assert time.monotonic() < deadline, f"{text!r} was not shown: {self._seen!r}"

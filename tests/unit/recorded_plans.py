@@ -1,4 +1,4 @@
-"""Real requests, made by PySpark's own client in front of a server that only writes them down."""
+"""Real requests of PySpark's own client, sent to a server that only records them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SETTINGS = {
 
 
 class Written(grpc.Channel):
-    """A channel that keeps each request, and answers with as little as the client goes on with."""
+    """A channel that keeps each request, and answers with the minimum that the client needs."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -112,13 +112,13 @@ class _Builder(DefaultChannelBuilder):
 
 
 def session() -> tuple[Any, Written]:
-    """Return a session of Spark Connect, and the channel that keeps what it sends."""
+    """Return a session of Spark Connect, and the channel that keeps its requests."""
     channel = Written()
     return SparkSession(_Builder(channel), "user"), channel
 
 
 def recorded(program: Program) -> Any:
-    """Return the last plan that a program sends; what it makes of the answer doesn't matter."""
+    """Return the last plan that a program sends; its handling of the answer does not matter."""
     spark, channel = session()
     error: Exception | None = None
     try:

@@ -1,8 +1,8 @@
-"""Programs that attack their HAProc, run as jobs are, by a process that stands for a HAProc.
+"""Programs that attack their HAProc, run like jobs by a process that stands for a HAProc.
 
-`python -m tests.unit.sandboxing FOLDER` is that process: a line of JSON on its standard input says
-what to run (`Trial`), its output is the program's, then how it ended as a line of JSON. It may run
-as root, or as a user without any privileges (`unprivileged`).
+`python -m tests.unit.sandboxing FOLDER` is that process: a line of JSON on its standard input has
+the program to run (`Trial`); its output is the program's, then the result as a line of JSON. It may
+run as root, or as a user without any privileges (`unprivileged`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SECRET = "x" * 40
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A program, and what it is to find."""
+    """A program and its environment."""
 
     code: str
     isolation: str
     processes_max: int = 64
     disk_bytes_max: int = 64 << 20
     room_bytes: int = 1 << 40
-    """How much less free there may be on the disk."""
+    """The free space on the disk that the program may use."""
     memory_bytes: int = 4 << 30
     wall_s: float = 30.0
     args: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Trial:
 
 
 async def run(base: Path, trial: Trial) -> dict[str, Any]:
-    """Run a program below a folder that is private; its output is passed on."""
+    """Run a program below a private folder; its output is passed on."""
     isolation, found = Isolation(trial.isolation), os.statvfs(base)
     settings = Jobs(
         isolation=isolation,
@@ -73,7 +73,7 @@ async def run(base: Path, trial: Trial) -> dict[str, Any]:
 async def attacked(
     base: Path, trial: Trial, as_user: bool = False
 ) -> tuple[list[str], dict[str, Any]]:
-    """Have a process of its own run a program; return what that printed, and how it ended."""
+    """Let a separate process run a program; return its output, and how it ended."""
     process = await started(base, trial, as_user)
     assert process.stdout is not None
     async with asyncio.timeout(60):
@@ -98,7 +98,7 @@ async def started(base: Path, trial: Trial, as_user: bool) -> asyncio.subprocess
 
 
 def private_folder(folder: Path, as_user: bool) -> Path:
-    """Make what is HAProc's alone."""
+    """Make a folder that is HAProc's alone."""
     folder.mkdir(mode=0o700)
     secret = folder / "secret"
     secret.write_text(SECRET)
@@ -111,9 +111,9 @@ def private_folder(folder: Path, as_user: bool) -> Path:
 
 
 def unprivileged() -> Sequence[str]:
-    """Return what makes root's command one of a user without any privileges.
+    """Return the prefix that runs root's command as a user without any privileges.
 
-    The interpreter may be where that user cannot go: what leads to it is laid open.
+    The interpreter may be at a place that this user cannot reach: the folders above it are opened.
     """
     shown = {*homes_of(Path(sys.executable)), CHECKOUT}
     tops = {Path("/", path.parts[1]) for path in shown if not _open_to_all(path)}
@@ -133,7 +133,7 @@ def _open_to_all(path: Path) -> bool:
 
 
 def left_over(base: Path) -> list[int]:
-    """Return the processes of a program that live."""
+    """Return the living processes of a program."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -147,12 +147,12 @@ def left_over(base: Path) -> list[int]:
 
 
 def parent_of(pid: int) -> int:
-    """Return the process that is a process' parent."""
+    """Return a process's parent."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def supervisor_of(pid: int) -> int:
-    """Return the supervisor below a process; 0: there is none."""
+    """Return the supervisor below a process; 0 if there is none."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     for child in map(int, children):
         if b"supervisor.py" in Path(f"/proc/{child}/cmdline").read_bytes():

@@ -1,4 +1,4 @@
-"""A ring's sessions over a key-value store in memory; Spark notes what it is given."""
+"""A ring's sessions over a key-value store in memory; a fake Spark records its input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEFAULTS = Settings()
 
 
 class FakeSpark:
-    """A Spark session: what was run in it since it was made last."""
+    """A Spark session: the statements that were run in it since it was last made."""
 
     def __init__(self, key: str, restore: Restore | None, around: FakeEngine) -> None:
         self.key = key
@@ -70,7 +70,7 @@ class FakeSpark:
         self._restored = False
 
     def lose(self) -> None:
-        """Spark is restarted."""
+        """Restart Spark."""
         self.epoch += 1
         self._restored = False
 
@@ -144,16 +144,16 @@ class FakeSpark:
 
 @dataclass
 class FakeEngine:
-    """Makes those."""
+    """Makes fake sessions."""
 
     made: list[FakeSpark] = field(default_factory=list)
     fails: set[str] = field(default_factory=set)
     columns: dict[str, list[Column]] = field(default_factory=dict)
-    """Those of temporary views, by name."""
+    """The columns of temporary views, by name."""
     lost_behind: Counter[str] = field(default_factory=Counter)
-    """Statements behind which Spark is restarted, so many times."""
+    """Statements after which Spark is restarted, and how many times."""
     untouched: dict[str, str] = field(default_factory=dict)
-    """Values of settings where nobody set them."""
+    """Values of settings that nobody set."""
 
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> FakeSpark:
         self.made.append(FakeSpark(key, restore, self))
@@ -162,7 +162,7 @@ class FakeEngine:
 
 @dataclass
 class Member:
-    """One HAProc's sessions, and what they reach."""
+    """One HAProc's sessions, and the parts that they use."""
 
     sessions: Sessions
     engine: FakeEngine

@@ -1,7 +1,8 @@
-"""The modules that touch the world outside their arguments, each with what it touches it for.
+"""The modules with side effects, each with the reason.
 
-All other modules of dmq, haclient and haproc are pure; `test_layering` holds them to it. A name
-that ends with a slash is a folder of shells alone.
+All other modules of dmq, haclient and haproc are pure; `test_layering` checks that. A name that
+ends
+with a slash is a folder of such modules only.
 """
 
 from __future__ import annotations

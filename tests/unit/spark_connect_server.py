@@ -1,12 +1,13 @@
 """A small real Spark Connect server that answers as a HAProc does, and misbehaves on demand.
 
-The table that is read says what happens: ``quick`` (some rows), ``slow`` (waits first), ``halting``
-(waits behind the first rows), ``cut`` (the stream ends behind the first rows, and goes on when
-attached to again), ``wrong`` (an error of the statement), ``busy`` (unavailable, each time).
-Response ids say how far a result has got, so each server goes on where another one was;
-``forgotten`` is ``halting`` that no other server knows.
+The table that is read determines the behaviour: ``quick`` (some rows), ``slow`` (waits first),
+``halting`` (waits after the first rows), ``cut`` (the stream ends after the first rows, and
+continues when attached to again), ``wrong`` (an error of the statement), ``busy`` (unavailable,
+each
+time). Response ids contain the progress of a result, so each server continues where another one
+was; ``forgotten`` is ``halting`` that no other server knows.
 
-    python -m tests.unit.spark_connect_server NAME SECONDS   # a process of its own; prints its port
+python -m tests.unit.spark_connect_server NAME SECONDS   # a separate process; prints its port
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One call that the server was sent."""
+    """One call that the server received."""
 
     method: str
     operation_id: str
@@ -43,7 +44,7 @@ class Seen:
 
 
 def rows(name: str, batch: int) -> bytes:
-    """Return a batch of the result: the numbers from its first one on, and who says them."""
+    """Return a batch of the result: the numbers from its first one on, and the server's name."""
     table = pa.table({"n": pa.array([2 * batch, 2 * batch + 1], pa.int64()), "by": [name] * 2})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -98,7 +99,7 @@ class Server(pb2_grpc.SparkConnectServiceServicer):
         self._server.start()
 
     def stop(self, grace_s: float | None = None) -> None:
-        """Close the door; what is under way is broken off."""
+        """Close the door; running calls are broken off."""
         stopped = self._server.stop(grace_s)
         if grace_s is None:
             self.go_on.set()

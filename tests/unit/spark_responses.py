@@ -1,4 +1,4 @@
-"""ExecutePlan's requests and responses as Spark makes them, and what a client reads of them."""
+"""ExecutePlan's requests and responses in Spark's form, and a client that reads them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def rows(batch: pa.RecordBatch, start: int, chunks: int = 1) -> list[bytes]:
 
 
 def result(table: pa.Table, edges: Sequence[int], chunks: int = 1) -> list[bytes]:
-    """Return a query's responses; ``edges``: where its batches are cut."""
+    """Return a query's responses; ``edges``: the positions at which its batches are cut."""
     places = [0, *sorted(edges), table.num_rows]
     responses = [schema(), progress()]
     for begin, end in itertools.pairwise(places):
@@ -84,7 +84,7 @@ def result(table: pa.Table, edges: Sequence[int], chunks: int = 1) -> list[bytes
 
 
 class Client:
-    """Reads responses as PySpark does, and complains as it does."""
+    """Reads responses as PySpark does, and raises the same errors."""
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
@@ -126,7 +126,7 @@ class Client:
 
 
 async def each(responses: Iterable[Any]) -> AsyncGenerator[bytes, None]:
-    """Yield responses; raise what is an exception."""
+    """Yield responses; raise those that are exceptions."""
     for response in responses:
         if isinstance(response, Exception):
             raise response

@@ -1,4 +1,4 @@
-"""Reads statements.txt: what each statement comes to."""
+"""Reads statements.txt: the expected classification of each statement."""
 
 from __future__ import annotations
 

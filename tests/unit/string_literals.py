@@ -1,4 +1,4 @@
-"""String literals and what Spark reads in them; `tests/integration` asks Spark itself."""
+"""String literals and the values that Spark reads; `tests/integration` asks Spark itself."""
 
 from __future__ import annotations
 
@@ -48,4 +48,4 @@ PIECES += [
     "--",
     "r'",
 ]
-"""What strange strings are made of."""
+"""The parts of strange strings."""

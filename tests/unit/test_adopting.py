@@ -35,7 +35,7 @@ def differences(*found: Held, source: tuple[Held, ...] = (SCHEMA, ORDERS, VIEW))
     return [(each.name, each.difference) for each in report.clusters["b"].differing]
 
 
-def test_equal_clusters_are_not_touched_whatever_cannot_be_copied() -> None:
+def test_equal_clusters_with_an_object_that_cannot_be_copied_are_left_alone() -> None:
     parquet = Held(Sort.TABLE, "default.old", "not Delta", "id INT", 3, "2a")
     alike = Holdings((SCHEMA, ORDERS, parquet), (("default.old", "its format is parquet"),))
     report = compare("a", {"a": alike, "b": replace(alike, things=alike.things[::-1])})
@@ -52,11 +52,13 @@ def test_equal_clusters_are_not_touched_whatever_cannot_be_copied() -> None:
         (replace(ORDERS, definition="{...}"), Difference.DEFINITION),
     ],
 )
-def test_table_that_differs_is_named_with_what_differs(found: Held, difference: Difference) -> None:
+def test_differing_table_is_listed_with_its_kind_of_difference(
+    found: Held, difference: Difference
+) -> None:
     assert differences(SCHEMA, VIEW, found) == [("default.orders", difference)]
 
 
-def test_what_only_one_cluster_has_is_named() -> None:
+def test_object_that_only_one_cluster_has_is_listed() -> None:
     more = Held(Sort.FUNCTION, "default.f")
     assert differences(SCHEMA, ORDERS, VIEW, more) == [("default.f", Difference.EXTRA)]
     assert differences(SCHEMA, VIEW) == [("default.orders", Difference.MISSING)]
@@ -67,7 +69,7 @@ def test_what_only_one_cluster_has_is_named() -> None:
     ]
 
 
-def test_source_with_what_cannot_be_copied_is_refused_where_a_copy_is_needed() -> None:
+def test_source_with_an_object_that_cannot_be_copied_is_refused_if_a_copy_is_needed() -> None:
     source = Holdings((SCHEMA, ORDERS), (("default.old", "its format is parquet, not delta"),))
     other = Holdings((SCHEMA,), (("default.mine", "it has a LOCATION"),))
     report = compare("a", {"a": source, "b": other})
@@ -77,7 +79,7 @@ def test_source_with_what_cannot_be_copied_is_refused_where_a_copy_is_needed() -
     assert compare("b", {"a": source, "b": other}).refusals != []
 
 
-def test_catalog_that_only_a_copy_would_have_is_refused() -> None:
+def test_catalog_that_only_the_copy_has_is_refused() -> None:
     found = {"a": Holdings((SCHEMA,)), "b": Holdings((SCHEMA, Held(Sort.CATALOG, "lake")))}
     (why,) = compare("a", found).refusals
     assert "b has the catalog lake" in why
@@ -96,12 +98,12 @@ def sql_function(made: int, body: str = "x + 1", version: str = "2") -> dict[str
     return {"schema": "default", "name": "f", "class": "sqlFunction.", "resources": pieces}
 
 
-def test_function_is_the_same_whenever_it_was_made() -> None:
+def test_function_definition_does_not_depend_on_its_creation_time() -> None:
     assert definition_of(sql_function(1)) == definition_of(sql_function(2, version="7"))
     assert definition_of(sql_function(1)) != definition_of(sql_function(1, "x + 2"))
 
 
-def test_view_is_the_same_whoever_made_it() -> None:
+def test_view_definition_does_not_depend_on_its_owner_and_creation_time() -> None:
     def view(text: str = "SELECT 1", **properties: str) -> dict[str, Any]:
         marks = {"view.sqlConfig.spark.databricks.delta.lastCommitVersionInSession": "1"}
         return {"name": "v", "text": text, "properties": {**properties, **marks}}
@@ -113,7 +115,7 @@ def test_view_is_the_same_whoever_made_it() -> None:
 
 
 def table(physical: str, comment: str = "", **configuration: str) -> list[dict[str, Any]]:
-    """Return the state of a table whose column has a name of its own in files."""
+    """Return the state of a table whose column has another name in the files."""
     metadata = {"delta.columnMapping.physicalName": physical, "comment": comment}
     field = {"name": "id", "type": "integer", "nullable": True, "metadata": metadata}
     meta = {
@@ -128,11 +130,11 @@ def table(physical: str, comment: str = "", **configuration: str) -> list[dict[s
     return [{"protocol": {}}, {"metaData": meta}, {"domainMetadata": clustering}]
 
 
-def test_table_is_the_same_whatever_delta_chose_for_it() -> None:
+def test_table_definition_does_not_depend_on_names_that_delta_chose() -> None:
     assert table_of(table("col-1")) == table_of(table("col-2"))
 
 
-def test_table_with_other_properties_or_comments_is_another_one() -> None:
+def test_tables_with_other_properties_or_comments_are_different() -> None:
     plain, columns = table_of(table("col"))
     assert table_of(table("col", **{"delta.appendOnly": "true"})) != (plain, columns)
     assert table_of(table("col", **{"delta.columnMapping.mode": "id"})) != (plain, columns)
@@ -140,7 +142,7 @@ def test_table_with_other_properties_or_comments_is_another_one() -> None:
     assert table_of(table("col")[:2])[0] != plain
 
 
-def test_cluster_that_is_to_become_a_copy_need_not_serve() -> None:
+def test_cluster_that_will_become_a_copy_need_not_serve() -> None:
     report = compare("a", {name: Holdings((ORDERS,) if name != "b" else ()) for name in "abc"})
     copying = {"a": {"state": "READY"}, "b": {"state": "COPYING"}, "c": {"state": "READ_ONLY"}}
     assert lacking_of(report, copying) == []
@@ -148,7 +150,7 @@ def test_cluster_that_is_to_become_a_copy_need_not_serve() -> None:
     assert lacking_of(report, {**copying, "c": {"state": "RECOVERING"}}) == ["c"]
 
 
-async def test_log_without_operations_counts_as_fresh() -> None:
+async def test_first_operation_of_a_log_without_operations_is_none() -> None:
     log = MemoryLog(MemoryStore())
     assert await first_operation(log) is None
     await log.append([Record("claim", "a"), Record("copy", "b")])
@@ -159,25 +161,32 @@ async def test_log_without_operations_counts_as_fresh() -> None:
     assert await first_operation(log) == 0
 
 
-def test_report_tells_what_would_be_lost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_adopt_report_lists_the_objects_that_would_be_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = {
         "a": Holdings((SCHEMA, ORDERS)),
         "b": Holdings((SCHEMA, Held(Sort.TABLE, "default.mine", rows=7))),
         "c": Holdings((SCHEMA, ORDERS)),
     }
     print_report(compare("a", found))
-    said = capsys.readouterr().out
-    assert "What only b has is lost: default.mine." in said
-    rows = [line.split() for line in said.splitlines()]
+    output = capsys.readouterr().out
+    assert "What only b has is lost: default.mine." in output
+    rows = [line.split() for line in output.splitlines()]
     assert ["b", "table", "default.mine", "only", "there", "7,", "source", "-"] in rows
     assert ["b", "table", "default.orders", "missing", "-,", "source", "2"] in rows
     assert ["c", "1", "0", "0", "2", "equal:", "is", "not", "touched"] in rows
 
 
-def test_report_in_json_names_each_difference() -> None:
-    told: Any = compare("a", {"a": Holdings((ORDERS,)), "b": Holdings()}).json()
-    b = told["clusters"]["b"]
-    assert (told["source"], told["refusals"], b["becomes_copy"], b["rows"]) == ("a", [], True, 0)
+def test_adopt_report_in_json_lists_each_difference() -> None:
+    report_json: Any = compare("a", {"a": Holdings((ORDERS,)), "b": Holdings()}).json()
+    b = report_json["clusters"]["b"]
+    assert (report_json["source"], report_json["refusals"], b["becomes_copy"], b["rows"]) == (
+        "a",
+        [],
+        True,
+        0,
+    )
     assert b["differing"] == [
         {
             "sort": "table",
@@ -189,7 +198,7 @@ def test_report_in_json_names_each_difference() -> None:
     ]
 
 
-def test_wrong_usage_is_refused_before_anybody_is_asked(
+def test_wrong_arguments_of_ring_adopt_are_refused_before_any_request(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HAPROC_SECRET", "s" * 32)

@@ -1,4 +1,4 @@
-"""What of the log is told to the archive: what counts, how it ended where, in whole pages."""
+"""The log's pages for the archive: the operations that count and their outcomes per cluster."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ async def fill(log: Log, *messages: Message, low: int | None = None) -> None:
         await log.commit_cursor(name, Cursor(await log.end() if low is None else low))
 
 
-def told(page: Page) -> list[dict[str, Any]]:
+def rows_of(page: Page) -> list[dict[str, Any]]:
     with pa.ipc.open_stream(page.rows) as reader:
         return list(reader.read_all().to_pylist())
 
 
 def offsets(page: Page) -> list[int]:
-    return [row["offset"] for row in told(page)]
+    return [row["offset"] for row in rows_of(page)]
 
 
 def statuses(row: dict[str, Any]) -> dict[str, str]:
@@ -70,11 +70,13 @@ def pages(log: Log, **rules: Any) -> Pages:
     return pages_of(log, MemoryKeyValueStore(), Archive(user="archive", **rules))
 
 
-async def test_page_tells_an_operation_with_its_tables_and_outcomes_everywhere(log: Log) -> None:
+async def test_page_contains_an_operation_with_its_tables_and_its_outcome_on_each_cluster(
+    log: Log,
+) -> None:
     await fill(log, replace(insert("x", "sales"), created_ms=1000, user="ann"), Claim("a", "a1"))
     page = await pages(log).page(0, 10)
     assert (page.start, page.end, page.applied_to, page.count) == (0, 2, 2, 1)
-    (row,) = told(page)
+    (row,) = rows_of(page)
     assert row["statement"] == "INSERT INTO sales VALUES (?)"
     assert (row["user"], row["class"], row["kind"]) == ("ann", "asynchronous", "insert")
     assert (row["rows"], row["writes"], row["origin"], row["request"]) == (1, ["sales"], "a", "x")
@@ -84,7 +86,7 @@ async def test_page_tells_an_operation_with_its_tables_and_outcomes_everywhere(l
     assert dict(row["outcomes"])["c"]["latency_ms"] is None
 
 
-async def test_page_ends_where_the_slowest_cluster_is(log: Log) -> None:
+async def test_page_ends_at_the_cursor_of_the_slowest_cluster(log: Log) -> None:
     await fill(log, *(insert(str(n), "t") for n in range(6)))
     slow = MemoryLog(MemoryStore())
     await fill(slow, *(insert(str(n), "t") for n in range(6)), low=4)
@@ -95,13 +97,15 @@ async def test_page_ends_where_the_slowest_cluster_is(log: Log) -> None:
     assert (await pages(log).page(0, 10)).end == 6
 
 
-async def test_page_of_nothing_that_counts_is_empty_and_goes_on(log: Log) -> None:
+async def test_page_without_operations_is_empty_and_advances(log: Log) -> None:
     await fill(log, Claim("a", "a1"), Claim("b", "b1"))
     page = await pages(log).page(0, 10)
-    assert (told(page), page.end, page.applied_to) == ([], 2, 2)
+    assert (rows_of(page), page.end, page.applied_to) == ([], 2, 2)
 
 
-async def test_page_leaves_out_repetitions_the_stale_and_its_own_writes(log: Log) -> None:
+async def test_page_omits_repetitions_stale_operations_and_the_archive_user_own_writes(
+    log: Log,
+) -> None:
     stale = replace(update("late", "t"), analyzed_to=0, rests_on=frozenset("t"))
     defines = replace(update("ddl", "t"), redefines=frozenset("t"))
     own = replace(insert("own", OWN), user="archive")
@@ -110,7 +114,7 @@ async def test_page_leaves_out_repetitions_the_stale_and_its_own_writes(log: Log
     assert offsets(await pages(log).page(0, 10)) == [0, 2, 5]
 
 
-async def test_page_leaves_out_what_stands_behind_a_fence_that_it_came_before(log: Log) -> None:
+async def test_page_omits_an_operation_analyzed_before_a_fence_that_precedes_it(log: Log) -> None:
     def write(name: str, let_in: int) -> Operation:
         return replace(insert(name, "t"), analyzed_to=let_in, rests_on=frozenset({"job/7"}))
 
@@ -118,7 +122,7 @@ async def test_page_leaves_out_what_stands_behind_a_fence_that_it_came_before(lo
     assert offsets(await pages(log).page(0, 10)) == [0, 3]
 
 
-async def test_pages_one_after_another_tell_each_operation_once(log: Log) -> None:
+async def test_consecutive_pages_contain_each_operation_once(log: Log) -> None:
     ops = [insert(str(n % 7), "t") for n in range(40)]
     await fill(log, *ops)
     one = pages_of(log, MemoryKeyValueStore(), window_records=20)
@@ -128,14 +132,14 @@ async def test_pages_one_after_another_tell_each_operation_once(log: Log) -> Non
         page = await one.page(position, 3)
         # Another HAProc, which read nothing before, says the same.
         other = await pages_of(log, MemoryKeyValueStore(), window_records=20).page(position, 3)
-        assert (told(page), page.end) == (told(other), other.end)
+        assert (rows_of(page), page.end) == (rows_of(other), other.end)
         found += offsets(page)
         # Whoever goes by its table's newest offset asks for what is below the page's end again.
         position = page.end if page.count else max(page.end, position + 1)
     assert found == [0, 1, 2, 3, 4, 5, 6]
 
 
-async def test_page_asked_for_from_the_newest_offset_told_goes_on_without_reading_again(
+async def test_page_requested_from_the_newest_returned_offset_reads_no_record_again(
     log: Log,
 ) -> None:
     await fill(log, insert("x", "t"), Claim("b", "b2"), insert("y", "t"))
@@ -147,16 +151,16 @@ async def test_page_asked_for_from_the_newest_offset_told_goes_on_without_readin
         return await read(start, **limits)
 
     log.read = counted  # type: ignore[method-assign]
-    asked = pages(log)
+    archive_pages = pages(log)
     await fill(log, low=2)
-    await asked.page(0, 10)
+    await archive_pages.page(0, 10)
     await fill(log)
     reads.clear()
-    assert offsets(await asked.page(1, 10)) == [2]
+    assert offsets(await archive_pages.page(1, 10)) == [2]
     assert reads == [2]
 
 
-async def test_page_tells_rejections_errors_and_skips(log: Log) -> None:
+async def test_page_contains_rejections_errors_and_skips(log: Log) -> None:
     ddl = update("ddl", "t")
     query = computed("q", "s", "t")
     await fill(
@@ -171,7 +175,7 @@ async def test_page_tells_rejections_errors_and_skips(log: Log) -> None:
         Skip(3, "skipped", "c", 9, "disk"),
         Decision(0, "ddl", DecisionKind.COMMIT, "b", 9),
     )
-    rows = told(await pages(log).page(0, 10))
+    rows = rows_of(await pages(log).page(0, 10))
     assert statuses(rows[0]) == dict.fromkeys("abc", "rejected")
     assert dict(rows[0]["outcomes"])["a"]["error"] == "DIVIDE_BY_ZERO"
     assert statuses(rows[1]) == {"a": "applied", "b": "failed", "c": "applied"}
@@ -195,7 +199,7 @@ def test_fates_of_a_replaced_process_are_void() -> None:
     assert fates.endings(1, "ab") is None
 
 
-def test_fates_of_too_many_keep_the_first_and_say_so() -> None:
+def test_fates_beyond_the_limit_keep_the_first_and_report_the_bound() -> None:
     fates = Fates(0, Claims(), known_max=10)
     for offset in (*range(0, 40, 2), *range(1, 40, 2)):
         fates.note(100 + offset, FailureReport(offset, "a", 0, WRONG))
@@ -205,17 +209,17 @@ def test_fates_of_too_many_keep_the_first_and_say_so() -> None:
     assert not any(fates.endings(offset, "a") for offset in range(below, 40))
 
 
-async def test_pages_of_too_many_fates_tell_all_of_them(
+async def test_pages_of_more_fates_than_the_limit_contain_all_of_them(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("haproc.replicate.archive.account.KNOWN_MAX", 8)
     monkeypatch.setattr(Fates.__init__, "__defaults__", (8,))
     ops: list[Operation] = [insert(str(n), "t") for n in range(30)]
     await fill(log, *ops, *(FailureReport(n, "b", 99, WRONG) for n in range(30)))
-    asked, position, rows = pages(log), 0, []
+    archive_pages, position, rows = pages(log), 0, []
     for _ in range(60):
-        page = await asked.page(position, 100)
-        rows += told(page)
+        page = await archive_pages.page(position, 100)
+        rows += rows_of(page)
         position = page.end
         if position == page.applied_to:
             break
@@ -223,40 +227,40 @@ async def test_pages_of_too_many_fates_tell_all_of_them(
     assert {statuses(row)["b"] for row in rows} == {"failed"}
 
 
-async def test_log_that_was_trimmed_is_told_from_where_it_begins(log: Log) -> None:
+async def test_page_of_a_trimmed_log_starts_at_its_first_record(log: Log) -> None:
     await fill(log, *(insert(str(n), "t") for n in range(6)))
     await log.trim(3)
     page = await pages(log).page(0, 10)
     assert (page.start, offsets(page)) == (3, [3, 4, 5])
 
 
-async def test_position_is_taken_up_to_what_every_cluster_has_applied_and_never_back(
+async def test_archive_position_advances_at_most_to_the_lowest_cursor_and_never_back(
     log: Log,
 ) -> None:
     store = MemoryKeyValueStore()
-    asked, position = pages_of(log, store), ArchivePosition(store)
+    archive_pages, position = pages_of(log, store), ArchivePosition(store)
     await fill(log, *(insert(str(n), "t") for n in range(6)), low=4)
-    await asked.archived(3)
+    await archive_pages.archived(3)
     assert await position.read_archived_offset() == 3
-    await asked.archived(1)
+    await archive_pages.archived(1)
     assert await position.read_archived_offset() == 3
     with pytest.raises(RequestError, match="only below 4"):
-        await asked.archived(5)
+        await archive_pages.archived(5)
 
 
-async def test_rows_and_plans_are_shown_by_a_digest_under_the_rings_key(log: Log) -> None:
+async def test_rows_and_plans_are_shown_by_a_digest_under_the_ring_key(log: Log) -> None:
     rows = replace(insert("r", "t"), insert=None, write=ArrowRows("t", arrow(id=[1, 2, 3])))
     plan = replace(insert("p", "t"), insert=None, write=SparkPlan(b"\x00\x01"))
     await fill(log, rows, replace(rows, id="again"), plan)
-    first, again, planned = told(await pages(log).page(0, 10))
+    first, again, planned = rows_of(await pages(log).page(0, 10))
     assert (first["statement"], first["rows"]) == (None, 3)
     assert first["digest"] == again["digest"] != planned["digest"]
     assert planned["statement"] is None
 
 
-async def test_literals_are_shown_for_tables_that_are_named_and_secrets_never(log: Log) -> None:
+async def test_literals_are_shown_only_for_tables_that_the_rules_list(log: Log) -> None:
     shown = replace(update("x", "open.t"), writes=frozenset({"open.t"}))
     await fill(log, shown, update("y", "other.t"))
-    first, second = told(await pages(log, unmasked=("open.*",)).page(0, 10))
+    first, second = rows_of(await pages(log, unmasked=("open.*",)).page(0, 10))
     assert first["statement"] == "UPDATE open.t SET x = 1"
     assert second["statement"] == "UPDATE other.t SET x = ?"

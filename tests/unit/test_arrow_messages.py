@@ -1,4 +1,4 @@
-"""How much an Arrow stream is, told before any of it is unpacked."""
+"""The size of an Arrow stream, computed before any of it is unpacked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def stream(
     return bytes(sink.getvalue())
 
 
-def told(data: bytes, batch_bytes_max: int = 1 << 30) -> Extent:
+def extent_of(data: bytes, batch_bytes_max: int = 1 << 30) -> Extent:
     source = io.BytesIO(data)
     found = extent(source, batch_bytes_max)
     assert source.tell() == 0
@@ -55,10 +55,10 @@ def told(data: bytes, batch_bytes_max: int = 1 << 30) -> Extent:
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 @pytest.mark.parametrize("old", [False, True])
-def test_extent_is_what_the_stream_is_unpacked(
+def test_extent_equals_the_size_of_the_unpacked_stream(
     table: pa.Table, compression: str | None, old: bool
 ) -> None:
-    found = told(stream(table, compression, old=old))
+    found = extent_of(stream(table, compression, old=old))
     assert found.rows == table.num_rows
     plain = len(stream(table))
     assert 0.8 * plain - 2000 <= found.size_bytes <= plain
@@ -73,8 +73,8 @@ def test_short_stream_of_a_large_batch_is_refused_before_it_is_unpacked(compress
     data = stream(TABLES["numbers"], compression)
     assert len(data) < N
     with pytest.raises(RowsError, match="100000 bytes unpacked: cut it"):
-        told(data, N)
-    assert told(data, 450_000).rows == N
+        extent_of(data, N)
+    assert extent_of(data, 450_000).rows == N
     columns = [Column("a", "bigint"), Column("b", "boolean")]
     before = pa.default_memory_pool().max_memory()
     with pytest.raises(RequestError, match="unpacked: cut it"):
@@ -82,9 +82,9 @@ def test_short_stream_of_a_large_batch_is_refused_before_it_is_unpacked(compress
     assert pa.default_memory_pool().max_memory() == before
 
 
-def test_rows_of_no_bytes_are_counted() -> None:
+def test_rows_without_bytes_are_counted() -> None:
     data = many_nulls(MANY)
-    assert len(data) < 1000 and told(data).rows == MANY
+    assert len(data) < 1000 and extent_of(data).rows == MANY
     assert not makes_a_record(data, 64 << 20)
     with pytest.raises(RequestError, match=f"more than {ROWS_MAX}"):
         fitted(data, [Column("a", "bigint")], 64 << 20)
@@ -93,7 +93,7 @@ def test_rows_of_no_bytes_are_counted() -> None:
     assert makes_a_record(many_nulls(ROWS_MAX), 64 << 20)
 
 
-def test_rows_of_arrow_count_in_a_batch() -> None:
+def test_arrow_rows_count_toward_the_batch_limit() -> None:
     few, many = (
         replace(insert("r", "t"), insert=None, write=ArrowRows("t", data))
         for data in (stream(TABLES["texts"]), many_nulls(N))
@@ -108,13 +108,13 @@ def test_rows_of_arrow_count_in_a_batch() -> None:
     st.sampled_from(sorted(TABLES)),
     st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 2**32 - 1)), max_size=4),
 )
-def test_nonsense_is_refused_or_read(name: str, changes: list[tuple[int, int]]) -> None:
+def test_damaged_stream_is_refused_or_read(name: str, changes: list[tuple[int, int]]) -> None:
     data = bytearray(stream(TABLES[name], "lz4"))
     for at, value in changes:
         if at + 4 <= len(data):
             struct.pack_into("<I", data, at, value)
     try:
-        told(bytes(data))
+        extent_of(bytes(data))
     except RowsError as error:
         assert "not an Arrow IPC stream" in str(error) or "cut it" in str(error)
 
@@ -123,8 +123,10 @@ WRONG = pa.table({"a": [1, 2], "v": pa.array(["longer than twelve", "x"], pa.str
 
 
 @pytest.mark.parametrize("compression", [None, "lz4"])
-def test_any_word_of_a_stream_may_be_wrong(compression: str | None) -> None:
-    """A buffer may begin before its batch, be of any length, and so on: no more than a misfit."""
+def test_damage_of_any_word_of_a_stream_raises_only_request_errors(compression: str | None) -> None:
+    """A buffer may begin before its batch, have any length, and so on: the stream is only
+    refused.
+    """
     data = stream(WRONG, compression)
     columns = [Column("a", "bigint"), Column("v", "string")]
     for at in range(0, len(data) - 8, 8):
@@ -139,11 +141,11 @@ def test_any_word_of_a_stream_may_be_wrong(compression: str | None) -> None:
                 list(pieces(io.BytesIO(wrong), columns, 1 << 20))
 
 
-def test_views_of_texts_are_counted_whatever_stands_behind_them() -> None:
+def test_bytes_of_string_views_are_counted_without_unused_bytes_behind_them() -> None:
     views = WRONG.column("v").chunk(0)
     buffers = views.buffers()
     buffers[1] = pa.py_buffer(bytes(buffers[1]) + b"?")
-    odd = pa.Array.from_buffers(pa.string_view(), 2, buffers)
-    odd.validate(full=True)
-    assert unpacked_bytes(odd) == unpacked_bytes(views) == len("longer than twelve") + 1
-    assert unpacked_bytes(odd.slice(1)) == 1
+    padded = pa.Array.from_buffers(pa.string_view(), 2, buffers)
+    padded.validate(full=True)
+    assert unpacked_bytes(padded) == unpacked_bytes(views) == len("longer than twelve") + 1
+    assert unpacked_bytes(padded.slice(1)) == 1

@@ -1,4 +1,4 @@
-"""Which tables of a backlog are worth a copy, and what the copies stand for."""
+"""The tables of a backlog that are worth a copy, and the operations that a copy replaces."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ddl(table: str, *, named: bool) -> Operation:
     return replace(op, operation_class=OperationClass.SYNCHRONOUS, named=named)
 
 
-def test_tables_are_chosen_whose_part_of_the_replay_is_longer_than_their_copy() -> None:
+def test_table_whose_replay_is_longer_than_its_copy_is_chosen() -> None:
     found = backlog([*updates("t"), *updates("u", 1), insert("i", "v"), *updates("w")])
     tables = sizes(t=SMALL, u=SMALL, v=SMALL, w=HUGE)
     assert found.chosen(tables, LONG_S) == full("t")
@@ -61,7 +61,7 @@ def test_tables_are_chosen_whose_part_of_the_replay_is_longer_than_their_copy() 
     assert found.chosen(NOTHING, LONG_S) == frozenset()
 
 
-def test_table_that_is_written_from_a_chosen_one_is_chosen_too() -> None:
+def test_table_written_from_a_chosen_one_is_chosen_too() -> None:
     found = backlog([*updates("t"), copy("c1", "t", "u"), copy("c2", "u", "v"), *updates("w", 3)])
     tables = sizes(t=SMALL, u=SMALL, v=SMALL, w=SMALL)
     assert found.chosen(tables, 600) == full("t", "u", "v", "w")
@@ -72,7 +72,7 @@ def test_table_that_is_written_from_a_chosen_one_is_chosen_too() -> None:
     assert "offset 101 reads or changes" in found.hindrance(full("t", "u"))
 
 
-def test_table_with_ddl_in_the_backlog_is_not_chosen_and_others_are() -> None:
+def test_table_with_ddl_in_the_backlog_is_not_chosen_but_others_are() -> None:
     found = backlog([*updates("t"), ddl("t", named=True), *updates("u")])
     assert found.chosen(sizes(t=SMALL, u=SMALL), LONG_S) == full("u")
 
@@ -90,24 +90,24 @@ def test_table_with_ddl_in_the_backlog_is_not_chosen_and_others_are() -> None:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_backlog_with_what_a_copy_cannot_stand_beside_is_replayed(message: Message) -> None:
+def test_backlog_with_a_record_that_a_copy_cannot_cover_is_replayed(message: Message) -> None:
     found = backlog([*updates("t"), message])
     assert found.hindrance(full("t"))
     assert not found.chosen(sizes(t=SMALL), LONG_S)
 
 
 @pytest.mark.parametrize("message", [Verify("a"), copy("c", "t", "u"), ddl("t", named=True)])
-def test_what_stands_behind_the_record_does_not_hinder(message: Message) -> None:
+def test_record_behind_the_marker_does_not_hinder_a_copy(message: Message) -> None:
     assert not backlog([*updates("t"), message], marker=100).hindrance(full("t"))
     assert backlog([*updates("t"), message], marker=101).hindrance(full("t"))
 
 
-def test_own_copies_of_the_backlog_are_counted() -> None:
+def test_copies_of_the_own_cluster_in_the_backlog_are_counted_as_attempts() -> None:
     own, other = (Copy(name, "a", 0, ("default.t",), ahead=True) for name in "cb")
     assert backlog([own, other, own]).attempts == 2
 
 
-def test_copy_stands_for_plain_operations_on_its_tables_in_front_of_the_marker() -> None:
+def test_copy_replaces_plain_operations_on_its_tables_before_the_marker() -> None:
     ahead = CopiedAhead(10, full("t", "u"))
     assert ahead.stands_for(9, update("x", "t"))
     assert ahead.stands_for(9, insert("x", "spark_catalog.default.T"))
@@ -118,7 +118,7 @@ def test_copy_stands_for_plain_operations_on_its_tables_in_front_of_the_marker()
     assert not ahead.stands_for(9, replace(update("x", "t"), writes=frozenset()))
 
 
-def test_failures_count_of_the_cluster_whose_tables_are_copied() -> None:
+def test_failures_of_the_copied_cluster_are_counted() -> None:
     first, second = (ApplicationFailure(name, "", "") for name in ("FIRST", "SECOND"))
     found = backlog(
         [
@@ -135,7 +135,7 @@ def test_failures_count_of_the_cluster_whose_tables_are_copied() -> None:
     assert found.failures("a", [("b", 3)]) == {1: second, 2: second, 3: second}
 
 
-def test_schedule_passes_over_what_copies_stand_for_and_does_not_store_it() -> None:
+def test_schedule_passes_over_operations_that_copies_replace_and_does_not_store_it() -> None:
     schedule = Schedule("c", Progress(0, frozenset({2}), ((1, 2),)), 4, BatchLimits())
     schedule.copied(CopiedAhead(4, full("t")))
     entered = [schedule.enter_operation(n, update(f"{n}", "ut"[n > 0])) for n in range(6)]

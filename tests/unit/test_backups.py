@@ -48,10 +48,10 @@ def replayed(adds: Sequence[Any], actions: Sequence[Any]) -> dict[tuple[str, str
     found = {key(one): one for one in adds}
     seen = set()
     for action in actions:
-        (what, file), *_ = action.items()
-        assert (what, key(file)) not in seen
-        seen.add((what, key(file)))
-        if what == "add":
+        (action_kind, file), *_ = action.items()
+        assert (action_kind, key(file)) not in seen
+        seen.add((action_kind, key(file)))
+        if action_kind == "add":
             found[key(file)] = file
         else:
             assert file["deletionTimestamp"] == 5
@@ -71,23 +71,23 @@ FILES = st.dictionaries(
 
 
 @given(new=FILES, old=FILES)
-async def test_changes_of_a_backup_make_its_files_those_of_the_table(
+async def test_changes_of_a_backup_produce_the_files_of_the_table(
     new: list[dict[str, Any]], old: list[dict[str, Any]]
 ) -> None:
     actions = await changes(new, old)
     found = replayed(old, actions)
-    wanted = {key(one): {**one, "dataChange": True} for one in new}
-    assert {k: {**one, "dataChange": True} for k, one in found.items()} == wanted
+    expected = {key(one): {**one, "dataChange": True} for one in new}
+    assert {k: {**one, "dataChange": True} for k, one in found.items()} == expected
     assert await changes(new, new) == []
 
 
-async def test_change_of_a_deletion_vector_removes_the_file_with_the_old_one() -> None:
+async def test_changed_deletion_vector_removes_the_file_with_the_old_one() -> None:
     removed, added = await changes([add("f", "new")], [add("f", "old")])
     assert removed["remove"]["deletionVector"]["id"] == "old"
     assert added["add"]["deletionVector"]["id"] == "new"
 
 
-def test_first_backup_of_a_table_begins_with_its_state_under_another_id() -> None:
+def test_first_backup_of_a_table_starts_with_its_state_under_another_id() -> None:
     lines = backups.backup_lines(TABLE, None, [PROTOCOL, METADATA], [], 12, 5)
     info, protocol, metadata = map(json.loads, lines)
     assert info["commitInfo"]["operation"] == backups.OPERATION
@@ -96,7 +96,7 @@ def test_first_backup_of_a_table_begins_with_its_state_under_another_id() -> Non
     assert metadata["metaData"]["id"] == backups.id_of(TABLE) != TABLE.id
 
 
-def test_later_backup_keeps_its_id_and_ends_domains_that_are_gone() -> None:
+def test_later_backup_keeps_its_id_and_removes_domains_that_are_gone() -> None:
     before = [{"domainMetadata": {"domain": "delta.clustering", "configuration": "{}"}}]
     backup = CopyTable("s", "t", "/b/tables/s/t", 3, "id-2", 2, 100)
     lines = backups.backup_lines(TABLE, backup, [PROTOCOL, METADATA], before, 12, 5)
@@ -109,23 +109,23 @@ def test_later_backup_keeps_its_id_and_ends_domains_that_are_gone() -> None:
     }
 
 
-def test_in_commit_timestamp_stands_in_the_commit_of_a_table_that_has_them() -> None:
+def test_backup_commit_of_a_table_with_in_commit_timestamps_has_one() -> None:
     configuration = {
         "delta.enableInCommitTimestamps": "true",
         "delta.inCommitTimestampEnablementVersion": "4",
     }
     metadata = {"metaData": {"id": "id-1", "configuration": configuration}}
-    info, said = map(json.loads, backups.backup_lines(TABLE, None, [metadata], [], 12, 5))
+    info, metadata_line = map(json.loads, backups.backup_lines(TABLE, None, [metadata], [], 12, 5))
     assert info["commitInfo"]["inCommitTimestamp"] == 5
-    assert said["metaData"]["configuration"] == {"delta.enableInCommitTimestamps": "true"}
+    assert metadata_line["metaData"]["configuration"] == {"delta.enableInCommitTimestamps": "true"}
 
 
-def test_manifest_is_read_as_it_was_written() -> None:
+def test_manifest_survives_writing_and_reading() -> None:
     assert Manifest.of(MANIFEST.text()) == MANIFEST
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "ring": "r"}'])
-def test_manifest_of_another_make_is_refused(text: str) -> None:
+def test_manifest_of_another_format_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         Manifest.of(text.encode())
 
@@ -135,7 +135,7 @@ def test_manifests_are_found_among_other_files() -> None:
     assert backups.manifest_offsets(names) == [3, 12]
 
 
-def test_differences_name_what_a_cluster_lacks_and_what_it_has_beside() -> None:
+def test_differences_list_missing_and_extra_objects_of_a_cluster() -> None:
     assert backups.differences(MANIFEST, MANIFEST.inventory("/b")) == []
     found = Inventory(schemas=({"name": "s"}, {"name": "u"}), tables=(TABLE,))
     assert backups.differences(MANIFEST, found) == [
@@ -144,7 +144,7 @@ def test_differences_name_what_a_cluster_lacks_and_what_it_has_beside() -> None:
     ]
 
 
-def test_files_are_copied_some_at_a_time() -> None:
+def test_files_are_copied_in_batches_of_limited_count_and_size() -> None:
     count = backups.BATCH_FILES + 1
     found = list(backups.batches(add(f"f{n}") for n in range(count)))
     assert [len(paths) for paths in found] == [backups.BATCH_FILES, 1]
@@ -165,5 +165,5 @@ def test_files_are_copied_some_at_a_time() -> None:
         ("/" + "x" * 600, False),
     ],
 )
-def test_place_of_a_backup_is_a_whole_path_or_url(text: str, good: bool) -> None:
+def test_place_of_a_backup_must_be_an_absolute_path_or_url(text: str, good: bool) -> None:
     assert backups.is_place(text) == good

@@ -1,4 +1,4 @@
-"""Parameters become literals behind the doors, for every form that has some."""
+"""Parameters are replaced by literals behind the doors, in every form of request that has some."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ async def bound(statement: Sent) -> Sent:
     return (await with_bound(Request("r", statement, "f"), Inline())).statement
 
 
-async def test_binding_parameters_stand_in_the_text_as_literals() -> None:
+async def test_named_parameters_are_bound_as_literals_in_the_text() -> None:
     given = [{"name": "n", "value": "5", "type": "INT"}, {"name": "s", "value": "it's"}]
     assert await bound(sent("SELECT :n, :s", given)) == SentSql(r"SELECT 5, 'it\'s'")
 
 
-async def test_binding_rows_of_parameters_stand_in_one_insert() -> None:
+async def test_parameter_rows_are_bound_as_one_insert() -> None:
     rows = [[{"value": "1", "type": "INT"}], [{"value": None, "type": "INT"}]]
     found = await bound(sent("INSERT INTO t VALUES (?)", rows, rows=True))
     assert isinstance(found, SentSql) and found.parameters is None
@@ -35,7 +35,7 @@ async def test_binding_rows_of_parameters_stand_in_one_insert() -> None:
 
 
 @pytest.mark.parametrize("statement", [SentSql("SELECT ':n'"), SentRows("t", b"")])
-async def test_binding_what_has_no_parameters_stays_as_it_is(statement: Sent) -> None:
+async def test_statement_without_parameters_is_bound_unchanged(statement: Sent) -> None:
     assert await bound(statement) is statement
 
 
@@ -48,14 +48,14 @@ async def test_binding_what_has_no_parameters_stays_as_it_is(statement: Sent) ->
         sent("SELECT ?", [[{"value": "1"}]], rows=True),
     ],
 )
-async def test_binding_parameters_that_do_not_fit_are_refused(statement: Sent) -> None:
+async def test_parameters_that_do_not_fit_are_refused(statement: Sent) -> None:
     with pytest.raises(RequestError) as caught:
         await bound(statement)
     assert caught.value.kind is FailureKind.REFUSED
     assert caught.value.error_class == "HAPROC_PARAMETERS"
 
 
-async def test_binding_many_parameters_is_done_beside_the_event_loop() -> None:
+async def test_large_parameters_are_bound_outside_the_event_loop() -> None:
     rows = [[{"value": "x" * 100}] for _ in range(1000)]
     texts = Offload()
     try:

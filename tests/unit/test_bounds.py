@@ -1,4 +1,4 @@
-"""Statements that are too large or nested too deeply are refused before anything looks at them."""
+"""Statements that are too large or nested too deeply are refused before they are parsed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def refused(sql: str, bounds: Bounds | None = None) -> RefusedError:
 
 
 @pytest.mark.parametrize("name", DEEP)
-def test_classify_of_deep_statement_refuses_it(name: str) -> None:
+def test_classify_of_a_too_deep_statement_refuses_it(name: str) -> None:
     error = refused(DEEP[name](1500))
     if name == "comments":
         assert error.error_class == "HAPROC_SYNTAX"
@@ -75,19 +75,19 @@ def test_classify_of_deep_statement_refuses_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FLAT)
-def test_classify_of_long_flat_statement_takes_it(name: str) -> None:
+def test_classify_of_long_flat_statement_accepts_it(name: str) -> None:
     assert classified(FLAT[name](3000))
 
 
 @pytest.mark.parametrize("name", FLAT)
-def test_classify_of_too_many_tokens_refuses_them(name: str) -> None:
+def test_classify_of_too_many_tokens_refuses_the_statement(name: str) -> None:
     error = refused(FLAT[name](300), Bounds(tokens_max=299))
     assert error.error_class == "HAPROC_STATEMENT_TOO_COMPLEX"
     assert "limits.statement_tokens_max" in error.message
 
 
 def test_classify_of_a_select_of_too_many_columns_refuses_it() -> None:
-    """Spark makes room for thousands of values of each at once, and ends: on every cluster."""
+    """Spark reserves thousands of values for each column at once, and ends: on every cluster."""
 
     def listed(count: int) -> str:
         return ", ".join(["'a'"] * count)
@@ -109,13 +109,13 @@ def test_classify_of_a_select_of_too_many_columns_refuses_it() -> None:
         assert isinstance(classified(sql), Classified)
 
 
-def test_classify_of_bound_parameters_counts_what_they_became() -> None:
+def test_classify_counts_the_tokens_of_bound_parameters() -> None:
     value = {"name": "a", "type": "ARRAY<INT>", "value": "[" + "1," * 300 + "1]"}
     sql = bind("SELECT :a", parse_parameters([value]))
     assert refused(sql, Bounds(tokens_max=500)).error_class == "HAPROC_STATEMENT_TOO_COMPLEX"
 
 
-def test_classify_of_long_text_refuses_it_whatever_it_holds() -> None:
+def test_classify_of_too_long_text_refuses_it_for_any_content() -> None:
     for sql in ("SELECT 1 /* xxx */", "INSERT INTO t VALUES ('xxx')"):
         assert classified(sql, Bounds(chars_max=len(sql)))
         error = refused(sql, Bounds(chars_max=len(sql) - 1))
@@ -135,6 +135,6 @@ def test_classify_of_a_nul_character_refuses_it(sql: str) -> None:
     )
 
 
-def test_classify_of_a_bound_nul_character_takes_it() -> None:
+def test_classify_of_a_bound_nul_character_accepts_it() -> None:
     sql = bind("SELECT :a", parse_parameters([{"name": "a", "value": "x\0"}]))
     assert classified(sql).sql == r"SELECT 'x\u0000'"

@@ -1,4 +1,4 @@
-"""The cache as clients see it: a whole HAProc, but for Spark, which says what it is told to say."""
+"""The cache as clients see it: a whole HAProc with a Spark that gives canned plan readings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAN = said(table(TABLE))
 
 @dataclass
 class ExplainingSpark(Spark):
-    """One that says what it makes of a query."""
+    """A Spark that answers each plan reading with a canned text."""
 
     said: str = PLAN
     asked: list[str] = field(default_factory=list)
@@ -71,15 +71,15 @@ async def ring(
 
 
 async def cached(both: Pair, to: HAProc, sql: str = QUERY, **fields: Any) -> dict[str, Any] | None:
-    """Ask, and return what the answer says of the cache."""
+    """Send a query and return the answer's report about the cache."""
     answer = await both.ask(to, sql, **fields)
     assert answer["status"]["state"] == "SUCCEEDED", answer
     assert answer["result"]["data_array"] == [[answer["ha"]["cluster"]]]
-    told: dict[str, Any] | None = answer["ha"].get("cache")
-    return told
+    cache_report: dict[str, Any] | None = answer["ha"].get("cache")
+    return cache_report
 
 
-async def test_query_is_answered_again_until_its_table_is_written(
+async def test_cached_answer_is_used_until_its_table_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ring(tmp_path, monkeypatch) as (both, a, spark):
@@ -91,10 +91,10 @@ async def test_query_is_answered_again_until_its_table_is_written(
             "reason": "",
         }
         for level in ("any", "bounded", "session", "linearizable"):
-            told = await cached(both, a, cache=True, consistency=level)
-            assert told is not None and told["hit"] and told["kept"]
+            cache_report = await cached(both, a, cache=True, consistency=level)
+            assert cache_report is not None and cache_report["hit"] and cache_report["kept"]
         assert spark.queries == [QUERY] * 2
-        assert await cached(both, a, cache=True, schema="other") != told  # another query
+        assert await cached(both, a, cache=True, schema="other") != cache_report  # another query
         await both.ask(a, "INSERT INTO u VALUES (1)")
         assert (await cached(both, a, cache=True) or {})["hit"]
         await both.ask(both.b, "INSERT INTO t VALUES (1)")
@@ -108,7 +108,7 @@ async def test_query_is_answered_again_until_its_table_is_written(
         assert "haproc_cache_answers 2.0" in metrics
 
 
-async def test_request_that_says_no_is_run_and_header_says_yes(
+async def test_request_with_cache_false_is_run_though_the_cache_is_on_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ring(tmp_path, monkeypatch, Cache(by_default=True)) as (both, a, _):
@@ -131,7 +131,7 @@ async def test_request_that_says_no_is_run_and_header_says_yes(
         ("SHOW TABLES", PLAN, "it is no SELECT"),
     ],
 )
-async def test_what_is_not_known_to_be_repeatable_is_not_kept(
+async def test_answer_of_a_query_not_known_to_be_repeatable_is_not_kept(
     sql: str,
     answer: str,
     reason: str,
@@ -141,6 +141,6 @@ async def test_what_is_not_known_to_be_repeatable_is_not_kept(
     async with ring(tmp_path, monkeypatch) as (both, a, spark):
         spark.said = answer
         for _ in range(2):
-            told = await cached(both, a, sql, cache=True)
-            assert told is not None and not told["hit"] and not told["kept"]
-            assert reason in told["reason"]
+            cache_report = await cached(both, a, sql, cache=True)
+            assert cache_report is not None and not cache_report["hit"] and not cache_report["kept"]
+            assert reason in cache_report["reason"]

@@ -1,4 +1,4 @@
-"""Answers that are kept, while a log is read and applied around them in any order."""
+"""Cached answers, while a log is read and applied around them in any order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.unit.operations import computed, copy, ddl, insert, unknown_tables, u
 TABLES = "xyz"
 
 
-def asked(tables: str = "x", user: str = "u", **request: Any) -> Understood:
+def query_of(tables: str = "x", user: str = "u", **request: Any) -> Understood:
     sql = f"SELECT {tables}"
     given: dict[str, Any] = {"cache": True, **request}
     statement = Classified(
@@ -43,7 +43,7 @@ def asked(tables: str = "x", user: str = "u", **request: Any) -> Understood:
 
 @dataclass(eq=False)
 class Sent:
-    """A result that the test hands out: a piece for each table, when it says so."""
+    """A result that the test releases step by step: a chunk for each table."""
 
     tables: str
     shows: Callable[[str], bytes]
@@ -59,7 +59,7 @@ class Sent:
 
 
 class Member:
-    """A member of whose parts only those are there that answers rest on."""
+    """A member with only the parts that cached answers need."""
 
     def __init__(self, limits: Cache | None = None) -> None:
         self.log: list[Operation | None] = []
@@ -133,7 +133,7 @@ class Member:
         return f"{table}{sorted(self.applied[table])}".encode()
 
     def told_by_log(self, tables: str) -> bytes:
-        """Return what a query shows of which all is applied that was read."""
+        """Return the rows that a query shows when all records that were read are applied."""
         found = []
         for table in tables:
             offsets = [
@@ -163,7 +163,7 @@ class Member:
         return data, answer.report
 
     async def ask(self, question: Understood) -> tuple[bytes, HaReport]:
-        """Ask, and let what runs for it come to its end."""
+        """Send a query, and release all steps until it ends."""
         task = asyncio.ensure_future(self.query(question))
         while not task.done():
             await self.step()
@@ -187,42 +187,42 @@ def kept(report: HaReport) -> bool:
     return report.cache.kept
 
 
-async def test_equal_query_is_answered_again_in_the_same_pieces() -> None:
+async def test_equal_query_is_answered_from_the_cache_in_the_same_chunks() -> None:
     member = Member()
-    first, told = await member.ask(asked("xy"))
-    again, of_kept = await member.ask(asked("xy", user="v"))
+    first, cache_report = await member.ask(query_of("xy"))
+    again, cached_report = await member.ask(query_of("xy", user="v"))
     assert again == first and len(member.sent) == 1
-    assert (hit(told), kept(told), hit(of_kept)) == (False, True, True)
-    assert of_kept.after_offset == told.after_offset
-    other_settings = replace(asked("xy"), settings=Settings(time_zone="Europe/Zurich"))
+    assert (hit(cache_report), kept(cache_report), hit(cached_report)) == (False, True, True)
+    assert cached_report.after_offset == cache_report.after_offset
+    other_settings = replace(query_of("xy"), settings=Settings(time_zone="Europe/Zurich"))
     assert not hit((await member.ask(other_settings))[1])
 
 
-async def test_nobody_waits_for_an_equal_query_of_another_user() -> None:
+async def test_equal_queries_of_different_users_do_not_wait_for_each_other() -> None:
     member = Member()
-    first = asyncio.ensure_future(member.query(asked("x", user="u")))
+    first = asyncio.ensure_future(member.query(query_of("x", user="u")))
     await member.step()
-    await member.ask(asked("x", user="v"))
+    await member.ask(query_of("x", user="v"))
     assert len(member.sent) == 2
     await first
 
 
-async def test_answer_is_given_up_once_a_write_to_its_table_is_read() -> None:
+async def test_cached_answer_is_dropped_when_a_write_to_its_table_is_read() -> None:
     member = Member()
-    await member.ask(asked("x"))
+    await member.ask(query_of("x"))
     member.append(insert("1", "y"))
-    assert hit((await member.ask(asked("x")))[1])  # it is not read yet, so nobody was shown it
+    assert hit((await member.ask(query_of("x")))[1])  # it is not read yet, so nobody was shown it
     member.apply_all()
-    assert hit((await member.ask(asked("x")))[1])
+    assert hit((await member.ask(query_of("x")))[1])
     member.append(insert("2", "x"))
     member.read()
-    data, told = await member.ask(asked("x"))
-    assert told.cache and not told.cache.hit
-    assert told.cache.reason == "a table that it reads was being written" and data == b"x[]"
+    data, cache_report = await member.ask(query_of("x"))
+    assert cache_report.cache and not cache_report.cache.hit
+    assert cache_report.cache.reason == "a table that it reads was being written" and data == b"x[]"
     member.apply_all()
-    assert not hit((await member.ask(asked("x")))[1])
-    data, told = await member.ask(asked("x"))
-    assert hit(told) and data == b"x[1]"
+    assert not hit((await member.ask(query_of("x")))[1])
+    data, cache_report = await member.ask(query_of("x"))
+    assert hit(cache_report) and data == b"x[1]"
 
 
 @pytest.mark.parametrize(
@@ -233,17 +233,17 @@ async def test_answer_is_given_up_once_a_write_to_its_table_is_read() -> None:
         replace(insert("1", "z"), redefines=frozenset("z")),
     ],
 )
-async def test_whatever_may_define_something_empties_the_cache(op: Operation) -> None:
+async def test_operation_that_may_change_a_definition_empties_the_cache(op: Operation) -> None:
     member = Member()
-    await member.ask(asked("x"))
+    await member.ask(query_of("x"))
     member.append(op)
     member.read()
-    assert not hit((await member.ask(asked("x")))[1])
+    assert not hit((await member.ask(query_of("x")))[1])
 
 
-async def test_write_that_comes_while_the_query_runs_keeps_its_answer_out() -> None:
+async def test_write_that_is_read_while_the_query_runs_keeps_its_answer_out_of_the_cache() -> None:
     member = Member()
-    task = asyncio.ensure_future(member.query(asked("xy")))
+    task = asyncio.ensure_future(member.query(query_of("xy")))
     await member.step()
     member.sent[0].steps.release()
     await member.step()
@@ -251,13 +251,13 @@ async def test_write_that_comes_while_the_query_runs_keeps_its_answer_out() -> N
     member.read()
     for _ in range(3):
         member.sent[0].steps.release()
-    data, told = await task
-    assert data == b"x[]y[]" and told.cache and not told.cache.kept
+    data, cache_report = await task
+    assert data == b"x[]y[]" and cache_report.cache and not cache_report.cache.kept
 
 
 async def test_equal_queries_at_the_same_time_run_once() -> None:
     member = Member()
-    tasks = [asyncio.ensure_future(member.query(asked("x"))) for _ in range(5)]
+    tasks = [asyncio.ensure_future(member.query(query_of("x"))) for _ in range(5)]
     await member.step()
     assert len(member.sent) == 1
     for _ in range(2):
@@ -266,10 +266,10 @@ async def test_equal_queries_at_the_same_time_run_once() -> None:
     assert sorted(hit(report) for _, report in answers) == [False, True, True, True, True]
 
 
-async def test_equal_queries_of_which_no_answer_can_be_kept_do_not_wait() -> None:
+async def test_equal_queries_with_an_unrepeatable_answer_do_not_wait() -> None:
     member = Member()
     member.repeatable = False
-    tasks = [asyncio.ensure_future(member.query(asked("x"))) for _ in range(3)]
+    tasks = [asyncio.ensure_future(member.query(query_of("x"))) for _ in range(3)]
     for _ in range(3):
         await member.step()
     assert len(member.sent) == 3
@@ -277,36 +277,41 @@ async def test_equal_queries_of_which_no_answer_can_be_kept_do_not_wait() -> Non
         sent.steps.release()
         sent.steps.release()
     reasons = {(await task)[1].cache for task in tasks}
-    assert {told.reason for told in reasons if told} == {"it asks for the clock"}
+    assert {cache_report.reason for cache_report in reasons if cache_report} == {
+        "it asks for the clock"
+    }
 
 
-async def test_query_whose_first_client_goes_away_is_run_by_the_next_one() -> None:
+async def test_query_whose_first_client_leaves_is_run_by_the_next_one() -> None:
     member = Member()
-    first = asyncio.ensure_future(member.query(asked("x")))
+    first = asyncio.ensure_future(member.query(query_of("x")))
     await member.step()
-    second = asyncio.ensure_future(member.ask(asked("x")))
+    second = asyncio.ensure_future(member.ask(query_of("x")))
     await member.step()
     first.cancel()
     assert kept((await second)[1]) and len(member.sent) == 2
     assert member.caching._kept.bytes_used == OVERHEAD_BYTES + len(b"x[]")
 
 
-async def test_answer_that_is_too_large_passes_through_and_is_not_kept() -> None:
+async def test_answer_that_is_too_large_is_delivered_but_not_kept() -> None:
     member = Member(Cache(answer_bytes_max=OVERHEAD_BYTES + 40))
     member.applied["x"] = set(range(40))
-    data, told = await member.ask(asked("xy"))
+    data, cache_report = await member.ask(query_of("xy"))
     assert data == member.shown("x") + member.shown("y")
-    assert told.cache and told.cache.reason == "it is larger than cache.answer_bytes_max"
+    assert (
+        cache_report.cache
+        and cache_report.cache.reason == "it is larger than cache.answer_bytes_max"
+    )
     assert member.caching._kept.bytes_used == 0 and len(member.caching._kept) == 0
 
 
-async def test_what_is_kept_stays_within_its_bytes() -> None:
+async def test_cached_answers_stay_within_the_byte_limit() -> None:
     member = Member(Cache(bytes_max=3 * (OVERHEAD_BYTES + 100)))
     for tables in ("x", "y", "z", "xy", "xz"):
-        assert kept((await member.ask(asked(tables)))[1])
+        assert kept((await member.ask(query_of(tables)))[1])
         assert member.caching._kept.bytes_used <= member.limits.bytes_max
-    assert not hit((await member.ask(asked("x")))[1])  # the first to go
-    assert hit((await member.ask(asked("xz")))[1])
+    assert not hit((await member.ask(query_of("x")))[1])  # the first to go
+    assert hit((await member.ask(query_of("xz")))[1])
 
 
 @pytest.mark.parametrize(
@@ -321,31 +326,31 @@ async def test_what_is_kept_stays_within_its_bytes() -> None:
         (None, False, True, False),
     ],
 )
-def test_cache_counts_where_somebody_says_so_and_nobody_says_no(
+def test_cache_is_used_where_request_rule_or_default_allows_and_none_forbids(
     request_says: bool | None, rule_says: bool | None, by_default: bool, counts: bool
 ) -> None:
-    question = asked(cache=request_says)
+    question = query_of(cache=request_says)
     statement = replace(question.statement, cache=rule_says)
     assert caching.wanted(question.request, statement, by_default) is counts
 
 
-async def test_nothing_is_given_that_this_process_cannot_vouch_for() -> None:
+async def test_cached_answer_is_not_used_when_this_process_cannot_vouch_for_it() -> None:
     member = Member()
-    await member.ask(asked("x"))
+    await member.ask(query_of("x"))
     seen = Freshness(after_offset=0, seen=(("a", 3),))
     session = replace(seen, level=Consistency.SESSION)
-    shown = asked("x", freshness=session)  # by a successor
+    shown = query_of("x", freshness=session)  # by a successor
     assert member.caching.held(shown, always) is None
     member.core.own_log.seen = False
-    assert member.caching.held(asked("x"), always) is None
+    assert member.caching.held(query_of("x"), always) is None
     member.core.own_log.seen = True
-    assert member.caching.held(asked("x"), always) is not None
-    assert member.caching.held(asked("x"), lambda: False) is None  # a rule might refuse it now
+    assert member.caching.held(query_of("x"), always) is not None
+    assert member.caching.held(query_of("x"), lambda: False) is None  # a rule might refuse it now
     member.core.condition.departures += 1
-    assert member.caching.held(asked("x"), always) is None
+    assert member.caching.held(query_of("x"), always) is None
 
 
-def test_of_too_many_tables_none_is_known_to_be_unwritten() -> None:
+def test_written_tables_beyond_the_limit_all_count_as_changed() -> None:
     written = Written(tables_max=3)
     for offset, table in enumerate(["x", "y", "z", "x"]):
         written.note(offset, insert(str(offset), table))
@@ -354,7 +359,7 @@ def test_of_too_many_tables_none_is_known_to_be_unwritten() -> None:
     assert written.changed({"y"}, 4) and not written.changed({"y"}, 5)
 
 
-def test_answer_takes_the_place_of_an_earlier_one() -> None:
+def test_new_answer_replaces_an_earlier_one_of_the_same_query() -> None:
     answers = KeptAnswers(Written(), 10_000)
     key = key_of("SELECT 1", Settings())
     for data in (b"one", b"two"):
@@ -369,7 +374,7 @@ def test_answer_takes_the_place_of_an_earlier_one() -> None:
 
 
 class Interleaved:
-    """One run: everything that can happen, in an order of chance."""
+    """One run: everything that can happen, in a random order."""
 
     MAKES: ClassVar = (insert, insert, insert, update)
 
@@ -430,7 +435,7 @@ class Interleaved:
 
     def ask(self) -> None:
         tables = self.rng.choice(("x", "y", "xy", "yz"))
-        question = asked(tables)
+        question = query_of(tables)
         held = self.member.caching.held(question, always)
         if held is not None:
             self.hits += 1
@@ -441,7 +446,7 @@ class Interleaved:
         self.queries.append((tables, task))
 
     def judge(self) -> None:
-        """Hold what ended in this step against the log; nothing was read since."""
+        """Compare the queries that ended in this step with the log; nothing was read since."""
         for tables, task in [each for each in self.queries if each[1].done()]:
             data, report = task.result()
             if report.cache is not None and report.cache.hit:
@@ -458,17 +463,17 @@ async def interleave(seeds: range, steps: int = 200) -> int:
     return hits
 
 
-async def test_nothing_stale_is_given_whatever_happens_in_between() -> None:
+async def test_cache_never_returns_a_stale_answer_in_any_order_of_events() -> None:
     assert await interleave(range(12)) > 100
 
 
 def begin_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Take an answer for one of all that was read when its query began."""
+    """Let an answer cover all records that were read when its query began."""
     patch.setattr(Schedule, "done_below", lambda self, concerned: self.read_to)
 
 
 def end_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Keep an answer as one of the moment at which it is complete."""
+    """Keep an answer as if it had been computed when it was complete."""
     original = KeptAnswers.keep
 
     def late(self: KeptAnswers, key: Key, answer: KeptAnswer) -> None:
@@ -478,19 +483,19 @@ def end_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def definitions_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Take notice of the tables alone that a record names."""
+    """Notice only the tables that a record names."""
     patch.setattr("haproc.replicate.log_state.definitions.defines", lambda op: False)
 
 
-def writes_seen_when_applied(patch: pytest.MonkeyPatch) -> None:
-    """Take notice of no write that stands in the log, but only of the order of answers."""
+def log_writes_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Ignore the writes in the log; use only the order of the answers."""
     patch.setattr(Written, "changed", lambda self, tables, since: False)
 
 
 @pytest.mark.parametrize(
-    "break_rule", [begin_ignored, end_ignored, definitions_ignored, writes_seen_when_applied]
+    "break_rule", [begin_ignored, end_ignored, definitions_ignored, log_writes_ignored]
 )
-async def test_rule_of_keeping_broken_on_purpose_is_found(
+async def test_cache_rule_broken_on_purpose_is_found(
     break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)

@@ -1,4 +1,4 @@
-"""What a merge's conditions may call the columns of its source, told from the source's plan."""
+"""The name under which a merge's conditions reach the source columns, from the source's plan."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def found(make: Callable[[Any], Any]) -> Called | None:
         (lambda s: s.read.parquet("/x"), None),
     ],
 )
-def test_name_stays_through_what_hands_columns_on(
+def test_source_name_is_kept_through_operators_that_pass_columns_on(
     make: Callable[[Any], Any], expected: Called | None
 ) -> None:
     assert found(make) == expected
 
 
-def test_columns_that_were_made_anew_get_no_name() -> None:
+def test_columns_computed_after_the_alias_get_no_qualifier() -> None:
     """Spark would not resolve s.n either; and if a column s had a field n, it would take that."""
-    made = Called("s", ("c", "d"), frozenset({"n", "gone"})).over(placeholder(), ["id", "N"])
-    (alias,) = made.with_columns.aliases
+    subquery = Called("s", ("c", "d"), frozenset({"n", "gone"})).over(placeholder(), ["id", "N"])
+    (alias,) = subquery.with_columns.aliases
     assert list(alias.name) == ["N"]
     assert alias.expr.unresolved_attribute.unparsed_identifier == "`N`"
-    named = made.with_columns.input.subquery_alias
+    named = subquery.with_columns.input.subquery_alias
     assert (named.alias, list(named.qualifier), named.input) == ("s", ["c", "d"], placeholder())
     assert S_BUT_N.over(placeholder(), ["id"]).HasField("subquery_alias")

@@ -1,4 +1,4 @@
-"""How long a replay takes, and whether a copy of tables takes less."""
+"""The duration of a replay, and the comparison with a copy of tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.operations import update
 BEFORE = Sample(0, 0, 1000)
 
 
-def test_replay_counts_what_is_written_meanwhile() -> None:
+def test_replay_time_includes_records_written_meanwhile() -> None:
     assert replay_s(BEFORE, Sample(10, 100, 1000)) == 90
     assert replay_s(BEFORE, Sample(10, 100, 1050)) == 190
     assert replay_s(BEFORE, Sample(10, 100, 1100)) is None
@@ -34,12 +34,12 @@ def test_replay_counts_what_is_written_meanwhile() -> None:
     assert rate_per_s(BEFORE, Sample(10, 100, 1050)) == 10
 
 
-def test_copy_takes_its_time_for_each_table_and_for_the_bytes() -> None:
+def test_copy_time_has_a_part_per_table_and_a_part_per_byte() -> None:
     assert copy_s([0, 0]) == 2 * COPY_TABLE_S
     assert copy_s([10 * COPY_BYTES_PER_S]) == COPY_TABLE_S + 10
 
 
-def test_copy_is_faster_only_by_a_factor_and_only_where_the_replay_is_long() -> None:
+def test_copy_counts_as_faster_only_by_a_factor_and_for_a_long_replay() -> None:
     long = CatchUpEstimate(FACTOR * WORTH_S, copy_s=WORTH_S - 1)
     assert long.copy_is_faster
     assert not replace(long, copy_s=WORTH_S).copy_is_faster
@@ -47,12 +47,12 @@ def test_copy_is_faster_only_by_a_factor_and_only_where_the_replay_is_long() -> 
     assert not CatchUpEstimate(WORTH_S, copy_s=0).copy_is_faster
 
 
-def test_replay_without_an_end_counts_as_an_hour() -> None:
+def test_replay_that_never_ends_counts_as_an_hour() -> None:
     assert CatchUpEstimate(None, copy_s=FOREVER_S / FACTOR - 1).copy_is_faster
     assert not CatchUpEstimate(None, copy_s=FOREVER_S / FACTOR).copy_is_faster
 
 
-def test_estimate_is_said_with_both_rates() -> None:
+def test_estimate_text_contains_both_rates() -> None:
     found = CatchUpEstimate(640, 55.5, copy_s(8 * [1 << 20]), 8, 8 << 20)
     assert str(found) == (
         "the replay takes 640 s at 55.5 operations/s, "
@@ -67,7 +67,7 @@ class SlowEngine(NullEngine):
         return Applied()
 
 
-def test_backlog_of_slow_statements_says_how_long_it_takes_until_it_is_drained() -> None:
+def test_backlog_of_slow_statements_has_an_estimate_until_it_is_drained() -> None:
     async def main() -> None:
         backlog = (update(f"{n}", "t") for n in range(100))
         async with member(backlog, SlowEngine()) as replica:

@@ -1,4 +1,4 @@
-"""The files of the section ``tls``: what is wrong with them, and how they are read again."""
+"""The files of the section ``tls``: the problems that they can have, and how they are reloaded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def problem_of(folder: Path, tls: str, ring: str = RING) -> str:
     return str(problem)
 
 
-def test_tls_of_a_ring_is_read_and_gives_its_doors_https(tmp_path: Path) -> None:
+def test_tls_section_is_read_and_gives_the_doors_https(tmp_path: Path) -> None:
     Authority(tmp_path).issue("door")
     text = f"{RING}tls: {{certificate_file: door.pem, key_file: door.key, ca_file: ca.pem}}"
     config = load_text(text, tmp_path / "ring.yaml", {"RING": "ring-secret"})
@@ -80,7 +80,7 @@ def test_tls_of_a_ring_is_read_and_gives_its_doors_https(tmp_path: Path) -> None
         ),
     ],
 )
-def test_files_that_do_not_fit_are_told_with_key_and_name(
+def test_tls_file_that_does_not_fit_is_reported_with_key_and_path(
     tmp_path: Path, tls: str, key: str, what: str
 ) -> None:
     authority = Authority(tmp_path)
@@ -92,11 +92,11 @@ def test_files_that_do_not_fit_are_told_with_key_and_name(
         assert str(tmp_path) in problem
 
 
-def test_tls_without_a_certificate_has_no_effect_and_says_so(tmp_path: Path) -> None:
+def test_tls_without_a_certificate_is_reported_as_without_effect(tmp_path: Path) -> None:
     assert "no effect without" in problem_of(tmp_path, "ca_file: ca.pem")
 
 
-def test_ca_of_spark_needs_tls_and_must_be_there(tmp_path: Path) -> None:
+def test_ca_file_of_spark_needs_tls_and_must_exist(tmp_path: Path) -> None:
     ring = RING.replace('spark: {url: "sc://127.0.0.1:3"}', "spark: {%s, ca_file: ca.pem}")
     with pytest.raises(ConfigError, match=r"clusters\[0\]\.spark\.ca_file.*no effect without TLS"):
         Authority(tmp_path)
@@ -113,7 +113,7 @@ def test_ca_of_spark_needs_tls_and_must_be_there(tmp_path: Path) -> None:
     ("days", "ca", "why"),
     [(-1, "own", "certificate has expired"), (10, "other", "unable to get local issuer")],
 )
-def test_certificate_that_peers_would_refuse_is_told_at_the_start(
+def test_certificate_that_peers_would_refuse_is_reported_at_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, days: int, ca: str, why: str
 ) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
@@ -122,14 +122,14 @@ def test_certificate_that_peers_would_refuse_is_told_at_the_start(
     assert "peers and `haproc` will refuse" in caplog.text and why in caplog.text
 
 
-def test_certificate_that_peers_take_says_nothing(
+def test_certificate_that_peers_accept_logs_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tls = Authority(tmp_path).tls(client_certificates=ClientCertificates.REQUIRED)
     assert Certificates(tls).now.doubt == "" and not caplog.records
 
 
-def test_files_are_read_again_and_new_ones_are_used(
+def test_reloaded_certificate_files_are_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -157,7 +157,7 @@ def expired(authority: Authority, tls: Tls) -> None:
 
 
 @pytest.mark.parametrize("spoil", [unreadable, mismatched, expired])
-def test_files_that_cannot_be_used_leave_those_in_use(
+def test_unusable_certificate_files_leave_the_current_certificate_in_use(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: object
 ) -> None:
     authority = Authority(tmp_path)
@@ -172,14 +172,14 @@ def test_files_that_cannot_be_used_leave_those_in_use(
     assert str(tmp_path / "door") in caplog.text
 
 
-def test_sighup_has_a_haproc_read_its_certificates_again(
+def test_sighup_reloads_the_certificates_of_a_haproc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = Authority(tmp_path)
     tls = authority.tls()
 
     class Node:
-        """Runs until there are other certificates."""
+        """Runs until the certificates have been reloaded."""
 
         def __init__(
             self, config: Config, cluster: str, access: Access, certificates: Certificates
@@ -202,20 +202,20 @@ def test_sighup_has_a_haproc_read_its_certificates_again(
     assert asyncio.run(nodes._serve(config, "a", tmp_path / "ring.yaml")) is ExitCode.STOPPED
 
 
-def test_certificate_of_a_local_ring_is_taken_as_strictly_as_python_can(tmp_path: Path) -> None:
+def test_certificate_of_a_local_ring_passes_strict_verification(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
-    made = making.make_access(tmp_path, ["ann"])["tls"]
-    now = Certificates(Tls(**{key: tmp_path / file for key, file in made.items()})).now
+    tls_files = making.make_access(tmp_path, ["ann"])["tls"]
+    now = Certificates(Tls(**{key: tmp_path / file for key, file in tls_files.items()})).now
     now.own_relay.verify_flags |= ssl.VERIFY_X509_STRICT
     assert doubt(now.server, now.own_relay) == "" and now.doubt == ""
 
 
-def test_hostname_is_checked_unless_the_ring_says_not(tmp_path: Path) -> None:
+def test_hostname_is_checked_unless_the_configuration_disables_it(tmp_path: Path) -> None:
     tls = Authority(tmp_path).tls()
     assert read_contexts(tls).client.check_hostname
     assert not read_contexts(replace(tls, check_hostname=False)).client.check_hostname
 
 
-def test_error_names_the_key(tmp_path: Path) -> None:
+def test_certificate_error_contains_the_key(tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match=r"tls\.key_file: .*cannot be read"):
         read_contexts(replace(Authority(tmp_path).tls(), key_file=tmp_path / "none"))

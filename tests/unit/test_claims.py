@@ -5,7 +5,7 @@ from __future__ import annotations
 from haproc.replicate.log_state.members import Claims
 
 
-def test_record_before_and_after_a_newer_claim_is_told_apart() -> None:
+def test_record_before_a_newer_claim_is_valid_and_one_after_it_is_void() -> None:
     claims = Claims()
     claims.see(3, "a")
     claims.see(10, "a")
@@ -16,7 +16,7 @@ def test_record_before_and_after_a_newer_claim_is_told_apart() -> None:
     assert not claims.void(12, "c", epoch=0)
 
 
-def test_claims_read_again_change_nothing() -> None:
+def test_claims_that_are_read_again_change_nothing() -> None:
     claims = Claims([("a", 3)])
     for _ in range(2):
         claims.see(10, "a")
@@ -24,7 +24,7 @@ def test_claims_read_again_change_nothing() -> None:
         assert claims.void(11, "a", epoch=3)
 
 
-def test_newest_claim_below_an_offset_is_what_a_restart_needs() -> None:
+def test_newest_claims_below_an_offset_are_enough_for_a_restart() -> None:
     claims = Claims()
     for offset, cluster in ((1, "b"), (2, "a"), (5, "a"), (9, "a")):
         claims.see(offset, cluster)

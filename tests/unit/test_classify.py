@@ -1,4 +1,4 @@
-"""Classification of statements: the table in statements.txt, and what must hold for all."""
+"""Classification of statements: the table in statements.txt, and properties that hold for all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def classified(sql: str, override: OperationClass | None = None) -> Classified:
 
 
 def kind(sql: str) -> Kind | None:
-    """What a text's words tell of it, which must not rest on how it is written; None: nothing."""
+    """Return the kind that a text's words show, however it is written; None if they show none."""
     found = classify(sql, Context(), RULES)
     return None if isinstance(found, Unparsed) else found.kind
 
@@ -37,13 +37,13 @@ def refused(sql: str, override: OperationClass | None = None) -> RefusedError:
     return caught.value
 
 
-def test_table_of_statements_is_large_enough() -> None:
+def test_table_of_statements_is_large_and_covers_every_kind() -> None:
     assert len(statements()) >= 250
     assert {Kind(expected.kind) for expected in ACCEPTED} >= set(Kind) - {Kind.ROWS, Kind.UNKNOWN}
 
 
 @pytest.mark.parametrize("expected", statements(), ids=lambda expected: expected.sql[:60])
-def test_classify_of_statement_in_table_gives_its_line(expected: Expected) -> None:
+def test_classify_of_statement_in_table_matches_its_line(expected: Expected) -> None:
     if expected.kind == "unread":
         assert classified(expected.sql)
         return
@@ -85,7 +85,7 @@ def test_classify_of_variable_reference_refuses_unless_escaped() -> None:
 
 @pytest.mark.parametrize("override", list(OperationClass))
 @pytest.mark.parametrize("expected", ACCEPTED[::7], ids=lambda expected: expected.sql[:40])
-def test_override_never_hides_a_write_nor_moves_a_session(
+def test_override_never_hides_a_write_nor_changes_a_session_statement(
     expected: Expected, override: OperationClass
 ) -> None:
     default = OperationClass(expected.operation_class)
@@ -100,7 +100,7 @@ def test_override_never_hides_a_write_nor_moves_a_session(
         assert refused(expected.sql, override).error_class == "HAPROC_OVERRIDE_REFUSED"
 
 
-def test_override_is_named_as_the_rule() -> None:
+def test_override_is_reported_as_the_rule() -> None:
     statement = classified("DROP TABLE t", OperationClass.SYNCHRONOUS_PARALLEL)
     assert statement.rule == "the request, over default for drop_table"
 
@@ -111,7 +111,7 @@ ANY_QUERY = st.sampled_from(QUERIES)
 
 
 @given(ANY_QUERY, st.data())
-def test_classify_of_same_query_spaced_otherwise_is_the_same(
+def test_classify_of_a_query_does_not_depend_on_its_spacing(
     expected: Expected, data: st.DataObject
 ) -> None:
     tokens = list(tokenize(expected.sql))
@@ -123,7 +123,7 @@ def test_classify_of_same_query_spaced_otherwise_is_the_same(
 
 
 @given(ANY_QUERY, st.data())
-def test_classify_of_same_query_in_other_case_is_the_same(
+def test_classify_of_a_query_does_not_depend_on_its_case(
     expected: Expected, data: st.DataObject
 ) -> None:
     written = expected.sql
@@ -138,7 +138,7 @@ HARMLESS = st.text(max_size=25).filter(lambda text: "${" not in text and "\0" no
 
 
 @given(HARMLESS, HARMLESS)
-def test_classify_of_text_in_strings_and_comments_does_not_depend_on_it(
+def test_classify_does_not_depend_on_the_content_of_strings_and_comments(
     text: str, comment: str
 ) -> None:
     string = text.replace("\\", "\\\\").replace("'", "\\'")
@@ -160,7 +160,7 @@ def test_classify_of_text_in_strings_and_comments_does_not_depend_on_it(
         lambda text: not any(part in text for part in ("${", "/", "\0"))
     )
 )
-def test_classify_of_quoted_name_is_that_name_whatever_it_holds(name: str) -> None:
+def test_classify_of_quoted_name_uses_it_as_the_table_name(name: str) -> None:
     quoted = "`" + name.replace("`", "``") + "`"
     (table,) = classified(f"INSERT INTO s.{quoted} VALUES (1)").writes
     assert table.startswith("spark_catalog.s.")
@@ -178,7 +178,7 @@ WRITING_VERBS = ("INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "DROP", "CRE
 
 
 @given(SOUP)
-def test_classify_of_token_soup_refuses_or_answers(sql: str) -> None:
+def test_classify_of_random_tokens_refuses_or_answers(sql: str) -> None:
     try:
         classify(sql, Context(), RULES)
     except RefusedError as error:
@@ -186,8 +186,12 @@ def test_classify_of_token_soup_refuses_or_answers(sql: str) -> None:
 
 
 @given(st.sampled_from(WRITING_VERBS), SOUP, st.sampled_from(["", "WITH a AS (SELECT 1) "]))
-def test_classify_of_writing_verb_asks_spark(verb: str, soup: str, with_clause: str) -> None:
-    """A query with a common table, or what Spark's guard refuses, if it has no such word."""
+def test_classify_of_writing_verb_leaves_the_statement_to_spark(
+    verb: str, soup: str, with_clause: str
+) -> None:
+    """After WITH, verbs other than INSERT, UPDATE, DELETE and MERGE may pass as a query: Spark
+    refuses.
+    """
     try:
         found = classify(f"{with_clause}{verb} {soup}", Context(), RULES)
     except RefusedError:
@@ -198,7 +202,7 @@ def test_classify_of_writing_verb_asks_spark(verb: str, soup: str, with_clause: 
 
 @pytest.mark.parametrize("before", ["FROM u", "FROM (SELECT 1) u", "WITH a AS (SELECT 1) FROM u"])
 @pytest.mark.parametrize("insert", ["INSERT INTO t", "INSERT OVERWRITE t", "INSERT INTO TABLE t"])
-def test_classify_of_insert_behind_from_is_a_write(before: str, insert: str) -> None:
+def test_classify_of_insert_after_from_is_no_query(before: str, insert: str) -> None:
     assert kind(f"{before} {insert} SELECT *") is None
 
 
@@ -207,12 +211,12 @@ def test_explain_of_any_statement_is_a_query(expected: Expected) -> None:
     assert kind(f"EXPLAIN EXTENDED {expected.sql}") is Kind.EXPLAIN
 
 
-def test_write_in_a_schema_of_haprocs_own_is_refused() -> None:
+def test_write_in_a_schema_of_haproc_is_refused() -> None:
     with pytest.raises(RefusedError, match="HAProc's own"):
         classify("INSERT INTO t VALUES (1)", Context(schema="haproc_staging"), RULES)
 
 
-def test_value_that_is_called_like_a_schema_of_haprocs_own_may_be_inserted() -> None:
+def test_value_named_like_a_schema_of_haproc_may_be_inserted() -> None:
     assert classified("INSERT INTO t VALUES ('haproc_staging')").insert is not None
 
 
@@ -226,5 +230,5 @@ def test_value_that_is_called_like_a_schema_of_haprocs_own_may_be_inserted() -> 
         ("LIST JARS", False),
     ],
 )
-def test_query_gives_rows_whatever_its_columns_are_called(sql: str, gives: bool) -> None:
+def test_query_gives_rows_for_any_names_of_its_columns(sql: str, gives: bool) -> None:
     assert gives_rows(classify(sql, Context(), RULES)) is gives

@@ -1,4 +1,4 @@
-"""Whatever a text is: it is classified, or refused in words."""
+"""Any text is classified, or refused with a message."""
 
 from __future__ import annotations
 
@@ -148,5 +148,5 @@ def test_any_characters_are_classified_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "call", ["from_xml()", "from_avro()", "to_avro(1)", "schema_of_xml(a)", "from_protobuf(a, b)"]
 )
-def test_reading_function_without_texts_names_no_files(call: str) -> None:
+def test_classify_of_reading_function_without_literals_raises_no_other_error(call: str) -> None:
     check(f"SELECT {call}")

@@ -1,4 +1,4 @@
-"""INSERTs of literals: which may become one, and that putting them together changes no type."""
+"""INSERTs of literals: which may be combined, and that combining them changes no type."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_signature_of_literal_is_its_type(literal: str, letter: str) -> None:
         (["(3000000000)", "(0.1234567890123456789)"], None),
     ],
 )
-def test_signature_of_rows_is_their_common_type_or_nothing(
+def test_signature_of_rows_is_their_common_type_or_none(
     rows: list[str], expected: str | None
 ) -> None:
     assert signature(*rows) == expected
@@ -127,7 +127,7 @@ def test_signature_of_rows_is_their_common_type_or_nothing(
         "(1) UNION SELECT 1",
     ],
 )
-def test_insert_of_more_than_literals_has_no_shape(values: str) -> None:
+def test_insert_of_expressions_has_no_shape(values: str) -> None:
     assert shape(f"INSERT INTO t VALUES {values}") is None
 
 
@@ -157,7 +157,7 @@ def test_insert_of_another_form_has_no_shape(sql: str) -> None:
         "INSERT /* x */ INTO cat.s.t PARTITION (p = 'x', q = 1) (a, b) VALUES ",
     ],
 )
-def test_shape_says_where_the_first_row_stands(head: str) -> None:
+def test_shape_contains_the_position_of_the_first_row(head: str) -> None:
     sql = f"-- before\n{head}(1, 'x'), (2, ')')  ; -- behind"
     statement = classified(sql)
     assert statement.sql == f"{head}(1, 'x'), (2, ')')"
@@ -205,7 +205,7 @@ def test_combined_signature_is_that_of_all_rows(
         )
 
 
-def test_combined_signature_lets_null_take_any_type_but_no_two_types() -> None:
+def test_combined_signature_accepts_null_with_any_type_but_no_two_types() -> None:
     assert combined_signature("i,n", "n,s") == "i,s"
     assert combined_signature("i", "l") is None
     assert combined_signature("d1", "d2") is None
@@ -213,7 +213,7 @@ def test_combined_signature_lets_null_take_any_type_but_no_two_types() -> None:
 
 
 @given(st.text(max_size=40), st.integers(-(2**70), 2**70))
-def test_shape_of_any_text_and_number_holds(string: str, number: int) -> None:
+def test_insert_of_any_string_and_number_has_a_shape(string: str, number: int) -> None:
     string = string.replace("\0", "")  # refused, wherever it stands
     literal = "'" + string.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\$") + "'"
     sql = f"INSERT INTO t VALUES ({literal}, {number}), ({literal}, NULL)"
@@ -226,12 +226,12 @@ def test_shape_of_any_text_and_number_holds(string: str, number: int) -> None:
 @pytest.mark.parametrize(
     "literal", [r"'\\\\host\\share'", r"'\'quoted\''", r"'\$1'", "'noon'", "'1 a.m.'"]
 )
-def test_shape_of_text_that_is_no_time_of_day_holds(literal: str) -> None:
+def test_insert_of_string_that_is_no_time_of_day_has_a_shape(literal: str) -> None:
     assert shape(f"INSERT INTO t VALUES ({literal}, 1)") is not None
 
 
 @pytest.mark.parametrize(
     "literal", ["'12:30'", r"'\u0031:30'", r"'\061:30'", r"'1\u003a30'", "' T12'"]
 )
-def test_shape_of_text_that_may_be_a_time_of_day_is_left_to_spark(literal: str) -> None:
+def test_insert_of_string_that_may_be_a_time_of_day_has_no_shape(literal: str) -> None:
     assert shape(f"INSERT INTO t VALUES ({literal}, 1)") is None

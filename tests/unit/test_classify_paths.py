@@ -1,4 +1,4 @@
-"""Files that statements name: normal forms and prefixes; and names that a view would take."""
+"""Files that statements name: normal forms and prefixes; names that may mean a temporary view."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ PATHS = Paths(PREFIXES)
 
 
 @pytest.mark.parametrize("path", ALLOWED)
-def test_path_below_a_prefix_is_allowed_however_it_is_written(path: str) -> None:
+def test_path_below_a_prefix_is_allowed_in_every_spelling(path: str) -> None:
     assert PATHS.allow(path)
 
 
 @pytest.mark.parametrize("path", REFUSED)
-def test_path_elsewhere_or_unclear_is_not_allowed(path: str) -> None:
+def test_path_outside_the_prefixes_or_unclear_is_not_allowed(path: str) -> None:
     assert not PATHS.allow(path)
     assert not Paths().allow(path)
 
 
 @given(st.lists(st.sampled_from(["a", "b", "..", ".", "", "*", "{", "%", ":", "in", "data"])))
-def test_normal_form_of_any_path_holds_no_step_back(names: list[str]) -> None:
+def test_normal_form_of_any_path_has_no_parent_step(names: list[str]) -> None:
     place = place_of("/" + "/".join(names))
     assert place is None or not {"..", ".", ""} & set(place.names)
 
 
-def test_root_as_prefix_allows_all_of_its_file_system() -> None:
+def test_root_as_prefix_allows_its_whole_file_system() -> None:
     assert Paths(("/",)).allow("/etc/passwd")
     assert not Paths(("/",)).allow("file:/etc/passwd")
 
 
-def test_verb_that_unicode_folds_to_another_is_the_verb_that_spark_takes_it_for() -> None:
+def test_verb_with_a_unicode_letter_is_read_as_spark_reads_it() -> None:
     assert classified("FROM t ınsert INTO u SELECT 1").writes
 
 
@@ -54,7 +54,9 @@ def test_verb_that_unicode_folds_to_another_is_the_verb_that_spark_takes_it_for(
         ("ALTER VIEW v RENAME TO w", {"v"}),
     ],
 )
-def test_written_names_that_a_temporary_view_would_take_are_told(sql: str, bare: set[str]) -> None:
+def test_written_names_that_may_mean_a_temporary_view_are_reported(
+    sql: str, bare: set[str]
+) -> None:
     full = {1: "spark_catalog.default.", 2: "spark_catalog.", 3: ""}
     expected = {full[name.count(".") + 1] + name for name in bare}
     assert classified(sql).bare == expected

@@ -31,9 +31,9 @@ from tests.readings.classified import classified
 RULES = Rules.builtin()
 
 
-def test_report_of_insert_says_all_about_it() -> None:
-    made = report("INSERT INTO t VALUES (1, 'a'), (2, NULL);", Context(), RULES)
-    assert made.as_dict() == {
+def test_report_of_insert_contains_all_properties() -> None:
+    shown = report("INSERT INTO t VALUES (1, 'a'), (2, NULL);", Context(), RULES)
+    assert shown.as_dict() == {
         "statement": "INSERT INTO t VALUES (1, 'a'), (2, NULL)",
         "class": "asynchronous",
         "kind": "insert",
@@ -44,62 +44,62 @@ def test_report_of_insert_says_all_about_it() -> None:
         "cache": None,
         "combinable": {"rows": 2, "types": ["i", "s"]},
     }
-    assert "class:         asynchronous" in made.as_text()
-    json.dumps(made.as_dict())
+    assert "class:         asynchronous" in shown.as_text()
+    json.dumps(shown.as_dict())
 
 
-def test_report_says_which_rules_rest_on_what_is_read() -> None:
+def test_report_lists_the_rules_that_depend_on_the_plan_reading() -> None:
     text = """rules:
     - {name: secrets, table: spark_catalog.secret.*, refuse: secret}
     - {name: slowly, kind: delete, class: synchronous}
     """
-    made = report("SELECT * FROM t", Context(), parse_rules(text))
-    assert made.as_dict()["rule"] == "its plan reading decides: secrets"
+    shown = report("SELECT * FROM t", Context(), parse_rules(text))
+    assert shown.as_dict()["rule"] == "its plan reading decides: secrets"
     refused = report("INSERT INTO secret.t VALUES (1)", Context(), parse_rules(text)).refused
     assert refused is not None and refused.message == "secret"
 
 
-def test_report_of_what_spark_has_to_parse_says_how_to_ask_it() -> None:
-    made = report("DELETE FROM t", Context(), RULES)
-    assert made.as_dict()["kind"] is None and "--ring" in made.as_text()
+def test_report_of_statement_that_spark_must_parse_points_to_the_ring_option() -> None:
+    shown = report("DELETE FROM t", Context(), RULES)
+    assert shown.as_dict()["kind"] is None and "--ring" in shown.as_text()
 
 
-def test_what_a_ring_told_is_decided_by_other_rules() -> None:
+def test_report_of_a_ring_is_decided_by_other_rules() -> None:
     text = """rules:
     - {name: secrets, table: spark_catalog.secret.*, refuse: secret}
     - {name: slowly, kind: delete, class: synchronous}
     """
-    told = described(classified("DELETE FROM t"))
-    assert under(told, parse_rules(text), "ann")["rule"] == "slowly"
-    assert under(told, RULES, "ann") == told
-    secret = {**told, "reads": ["spark_catalog.secret.t"], "tables_known": True}
+    described_statement = described(classified("DELETE FROM t"))
+    assert under(described_statement, parse_rules(text), "ann")["rule"] == "slowly"
+    assert under(described_statement, RULES, "ann") == described_statement
+    secret = {**described_statement, "reads": ["spark_catalog.secret.t"], "tables_known": True}
     assert under(secret, parse_rules(text), "ann")["refused"]["reason"] == "secret"
     wrong = {"statement": "x", "error": {}}
     assert under(wrong, RULES, "ann") == wrong
 
 
-def test_report_of_refused_statement_says_why() -> None:
-    made = report("SELECT 1; SELECT 2", Context(), RULES)
-    assert made.statement is None
-    assert made.as_dict()["refused"] == {
+def test_report_of_refused_statement_contains_the_reason() -> None:
+    shown = report("SELECT 1; SELECT 2", Context(), RULES)
+    assert shown.statement is None
+    assert shown.as_dict()["refused"] == {
         "error_class": "HAPROC_MULTIPLE_STATEMENTS",
         "reason": "there is more than one statement in the text",
         "hint": "send them one by one, each as a request of its own",
     }
-    assert "more than one statement" in made.as_text()
+    assert "more than one statement" in shown.as_text()
 
 
 def test_report_with_override_shows_it_or_its_refusal() -> None:
     parallel = OperationClass.SYNCHRONOUS_PARALLEL
-    made = report("INSERT INTO t VALUES (1)", Context(), RULES, parallel)
-    assert made.as_dict()["class"] == parallel.value
+    shown = report("INSERT INTO t VALUES (1)", Context(), RULES, parallel)
+    assert shown.as_dict()["class"] == parallel.value
     assert report("SELECT 1", Context(), RULES, parallel).refused is not None
 
 
-def test_report_of_long_statement_is_cut_for_people_only() -> None:
-    made = report(f"SELECT '{'x' * 5000}'", Context(), RULES)
-    assert len(made.as_text()) < 1000
-    assert len(str(made.as_dict()["statement"])) > 5000
+def test_report_of_long_statement_is_cut_in_text_but_not_in_json() -> None:
+    shown = report(f"SELECT '{'x' * 5000}'", Context(), RULES)
+    assert len(shown.as_text()) < 1000
+    assert len(str(shown.as_dict()["statement"])) > 5000
 
 
 HARMFUL = """
@@ -145,7 +145,7 @@ HARMFUL = """
     spark.hadoop.fs.x.impl
     fs.x.impl.x
 """
-"""They change how texts are read or what names mean, HAProc's marks, or the code that runs."""
+"""They change the reading of texts, the meaning of names, HAProc's marks, or the code that runs."""
 
 
 @pytest.mark.parametrize("key", HARMFUL.split())
@@ -157,11 +157,11 @@ def test_harmful_setting_can_neither_be_set_nor_reset(key: str) -> None:
 
 
 def names_of(groups: Iterable[Group]) -> list[str]:
-    """Return a name for each that a table has; those that begin so have something behind them."""
+    """Return a name for each table entry; an entry that ends with a dot gets a letter appended."""
     return [f"{name}x" if name.endswith(".") else name for group in groups for name in group.names]
 
 
-def test_setting_travels_is_reserved_or_the_sessions_own() -> None:
+def test_setting_is_either_travelling_reserved_or_of_the_session() -> None:
     for name in names_of(TRAVELLING):
         assert (travels(name), bool(reserved(name)), is_own(name)) == (True, False, False), name
     for name in names_of(RESERVED):
@@ -185,10 +185,10 @@ OWN = """
     spark.databricks.delta.stats.limitPushdown.enabled
     spark.databricks.delta.foo
 """
-"""Everyday ones, and what nobody knows yet."""
+"""Common settings, and one that nothing lists."""
 
 
-def test_each_reserved_setting_names_its_reason_where_it_is_refused() -> None:
+def test_refusal_of_each_reserved_setting_contains_its_reason() -> None:
     for group in RESERVED:
         for name in names_of((group,)):
             refused = refusal(name)
@@ -196,7 +196,7 @@ def test_each_reserved_setting_names_its_reason_where_it_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["spark.my.own", "spark.myApp.batch-size", "spark.own"])
-def test_a_programs_own_setting_travels(name: str) -> None:
+def test_setting_of_a_program_travels(name: str) -> None:
     assert travels(name)
 
 
@@ -215,7 +215,7 @@ def test_a_programs_own_setting_travels(name: str) -> None:
         "parquet.block.size",
     ],
 )
-def test_what_reaches_the_server_or_the_storage_is_nobodys(name: str) -> None:
+def test_setting_that_reaches_the_server_or_the_storage_is_reserved(name: str) -> None:
     assert reserved(name)
 
 
@@ -230,12 +230,14 @@ def test_what_reaches_the_server_or_the_storage_is_nobodys(name: str) -> None:
         ("RESET spark.sql.x", None),
     ],
 )
-def test_what_a_set_assigns_is_told_or_nothing(sql: str, said: tuple[str, str] | None) -> None:
+def test_set_statement_reading_returns_its_assignment_or_none(
+    sql: str, said: tuple[str, str] | None
+) -> None:
     assert assigned(sql) == said
 
 
 @pytest.mark.thorough
-def test_no_text_of_sparks_classes_begins_like_a_programs_own_setting() -> None:
+def test_no_string_in_the_classes_of_spark_looks_like_a_setting_of_a_program() -> None:
     """A constant of a class file is a mark, its length in two bytes, and its text."""
     constant = re.compile(rb"\x01..(spark\.[A-Za-z]\w*)[.\x00-\x1f]", re.DOTALL)
     found: set[str] = set()

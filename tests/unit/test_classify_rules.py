@@ -1,4 +1,4 @@
-"""Rules over the defaults, and the file they are read from."""
+"""Rules that override the defaults, and the file that they are read from."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ SHIPPED = Path(__file__).parents[2] / "conf" / "rules.yaml"
 
 
 def classified(rules: str, sql: str, user: str = "", reads: Touched = NOTHING) -> Classified:
-    """Return what a statement comes to; ``reads``: what it reads, as its reading tells."""
+    """Classify a statement under these rules; ``reads``: the tables and expressions of its
+    reading.
+    """
     found = of_text(sql, Context(user=user), parse_rules(f"rules:\n{rules}"))
     return ruled(found, found.touched | reads) if found.rules else found
 
@@ -92,7 +94,7 @@ def test_rule_for_table_matches_read_tables_too() -> None:
     assert classified(rules, "SELECT * FROM t").kind is Kind.SELECT
 
 
-def test_rule_for_expression_matches_what_spark_computes() -> None:
+def test_rule_for_expression_matches_the_expressions_of_the_plan_reading() -> None:
     rules = "- {expression: Py*UDF, refuse: no code}"
     code = Touched(expressions=frozenset({"literal", "pythonudf"}))
     assert refused(rules, "SELECT * FROM t", reads=code).message == "no code"
@@ -107,7 +109,7 @@ def test_rule_for_expression_matches_what_spark_computes() -> None:
 
 
 @pytest.mark.parametrize("code", ["pythonudf", "scalaudf", "scripttransformation"])
-def test_refusal_for_table_holds_for_code_which_could_read_its_files(code: str) -> None:
+def test_refusal_for_table_applies_to_code_that_could_read_its_files(code: str) -> None:
     rules = "- {table: spark_catalog.secret.*, refuse: secret}"
     runs = Touched(LEDGER.tables, expressions=frozenset({code}))
     assert refused(rules, "SELECT f(a) FROM ledger.book", reads=runs).message == "secret"
@@ -115,7 +117,7 @@ def test_refusal_for_table_holds_for_code_which_could_read_its_files(code: str) 
     assert classified(allowed, "SELECT f(a) FROM ledger.book", reads=runs).cache is None
 
 
-def test_refusal_for_table_holds_for_writes_of_unknown_tables() -> None:
+def test_refusal_for_table_applies_to_writes_of_unknown_tables() -> None:
     rules = "- {table: spark_catalog.secret.*, refuse: secret}"
     assert refused(rules, "DROP SCHEMA secret CASCADE").message == "secret"
     assert classified(rules, "SHOW TABLES").kind is Kind.SHOW
@@ -130,14 +132,14 @@ def test_refusal_for_table_holds_for_writes_of_unknown_tables() -> None:
         "DROP FUNCTION f",
     ],
 )
-def test_refusal_for_table_is_not_about_what_can_touch_none(sql: str) -> None:
+def test_refusal_for_table_does_not_apply_to_statements_that_touch_no_table(sql: str) -> None:
     rules = "- {table: spark_catalog.secret.*, refuse: secret}"
     assert not classified(rules, sql).tables_known
     assert refused(rules, "COMMENT ON TABLE secret.t IS 'x'").message == "secret"
 
 
 @pytest.mark.parametrize("refusing", ["table: '*.secret.*'", "expression: rand"])
-def test_refusal_holds_for_what_is_not_recognised_unless_a_rule_vouches_before(
+def test_refusal_applies_to_unrecognised_statements_unless_an_earlier_rule_allows_them(
     refusing: str,
 ) -> None:
     refuses, vouches = f"- {{{refusing}, refuse: secret}}", "- {kind: unknown, class: synchronous}"
@@ -147,7 +149,7 @@ def test_refusal_holds_for_what_is_not_recognised_unless_a_rule_vouches_before(
     assert found.operation_class is OperationClass.SYNCHRONOUS
 
 
-def test_rule_for_text_and_user_needs_both() -> None:
+def test_rule_for_text_and_user_requires_both() -> None:
     rules = '- {matches: "^drop\\\\s+table", user: "etl-*", class: synchronous_parallel}'
     parallel = OperationClass.SYNCHRONOUS_PARALLEL
     assert classified(rules, "DROP TABLE t", "etl-7").operation_class is parallel
@@ -155,7 +157,7 @@ def test_rule_for_text_and_user_needs_both() -> None:
     assert classified(rules, "DROP VIEW t", "etl-7").rule == "default for drop_view"
 
 
-def test_rule_without_kind_leaves_queries_and_sessions_alone() -> None:
+def test_rule_without_kind_does_not_change_queries_and_session_statements() -> None:
     rules = "- {user: bob, class: synchronous}"
     assert classified(rules, "SELECT 1", "bob").operation_class is OperationClass.QUERY
     assert classified(rules, "USE s", "bob").operation_class is OperationClass.SESSION
@@ -163,7 +165,7 @@ def test_rule_without_kind_leaves_queries_and_sessions_alone() -> None:
     assert refused(rules, "CALL sys.rewrite('t')", "bob").error_class == "HAPROC_UNCLASSIFIED"
 
 
-def test_rule_for_unknown_lets_a_statement_pass_as_barrier() -> None:
+def test_rule_for_unknown_kind_lets_a_statement_pass_as_barrier() -> None:
     rules = '- {kind: unknown, matches: "^CALL system", class: asynchronous}'
     statement = classified(rules, "CALL system.compact('t')")
     assert (statement.kind, statement.tables_known) == (Kind.UNKNOWN, False)
@@ -189,13 +191,13 @@ def test_rule_that_replicates_a_query_makes_it_a_barrier() -> None:
         "SET spark.sql.caseSensitive=true",
     ],
 )
-def test_no_rule_allows_what_hides_statements_or_breaks_reading(sql: str) -> None:
+def test_no_rule_allows_hidden_statements_or_settings_that_change_parsing(sql: str) -> None:
     rules = "- {kind: [unknown, set], refuse: never}\n- {kind: unknown, class: session}"
     assert refused(rules, sql).error_class.startswith("HAPROC_")
     assert refused(rules, sql).error_class != "HAPROC_REFUSED_BY_RULE"
 
 
-def test_rule_for_write_concern_leaves_the_class() -> None:
+def test_rule_for_write_concern_keeps_the_class() -> None:
     rules = "- {name: at once, table: spark_catalog.ledger.*, write_concern: all}"
     for sql, operation_class in (
         ("INSERT INTO ledger.book VALUES (1)", OperationClass.ASYNCHRONOUS),
@@ -213,14 +215,14 @@ def test_rule_for_write_concern_leaves_the_class() -> None:
     )
 
 
-def test_rule_for_write_concern_holds_for_a_write_that_could_touch_the_table() -> None:
+def test_rule_for_write_concern_applies_to_a_write_that_could_touch_the_table() -> None:
     rules = "- {table: spark_catalog.ledger.*, write_concern: all}"
     statement = classified(rules, "CREATE FUNCTION f() RETURNS INT RETURN 1")
     assert not statement.tables_known
     assert statement.write_concern is WriteConcern.ALL
 
 
-def test_rule_that_refuses_a_table_refuses_a_query_whose_tables_are_not_told() -> None:
+def test_rule_that_refuses_a_table_refuses_a_query_of_unknown_tables() -> None:
     rules = "- {table: spark_catalog.ledger.*, refuse: nobody reads this}"
     for reads in (LEDGER, UNCLEAR):
         error = refused(rules, "SELECT * FROM x", reads=reads)
@@ -229,7 +231,7 @@ def test_rule_that_refuses_a_table_refuses_a_query_whose_tables_are_not_told() -
     assert classified(rules, "SHOW TABLES").kind is Kind.SHOW
 
 
-def test_rule_for_the_cache_is_about_queries() -> None:
+def test_rule_for_the_cache_applies_to_queries_only() -> None:
     rules = """
     - {name: never, table: spark_catalog.ledger.*, cache: false}
     - {name: dashboards, user: dash, cache: true}
@@ -241,7 +243,7 @@ def test_rule_for_the_cache_is_about_queries() -> None:
         assert classified(rules, sql, "dash").cache is None
 
 
-def test_rule_against_the_cache_holds_for_a_query_that_could_read_the_table() -> None:
+def test_rule_against_the_cache_applies_to_a_query_that_could_read_the_table() -> None:
     against = "- {table: spark_catalog.ledger.*, cache: false}"
     sql = "SELECT * FROM t"
     assert classified(against, sql, reads=UNCLEAR).cache is False
@@ -298,14 +300,16 @@ def test_rule_may_set_class_and_write_concern() -> None:
         ("rules: [{kind: [insert, set], class: asynchronous}]", "rules[0].class"),
     ],
 )
-def test_parse_rules_of_wrong_file_names_the_key(text: str, path: str) -> None:
+def test_parse_rules_of_wrong_file_reports_the_key(text: str, path: str) -> None:
     with pytest.raises(RulesError) as caught:
         parse_rules(text)
     assert caught.value.path == path
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_load_rules_of_missing_file_raises(tmp_path: Path) -> None:
+def test_load_rules_of_missing_file_raises_and_of_an_empty_file_gives_the_defaults(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(FileNotFoundError):
         load_rules(tmp_path / "none.yaml")
     (tmp_path / "empty.yaml").write_text("# nothing\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""``haproc log``: a log moves from one file to another."""
+"""``haproc log``: moving a log from one file to another."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def config(folder: Path, log: str) -> str:
 
 
 def act(folder: Path, log: str, work: Any) -> Any:
-    """Do something with a log and its store."""
+    """Run a function on a log and its store."""
 
     async def run() -> Any:
         opened = await open_both(f"sqlite://{folder / log}")
@@ -56,7 +56,7 @@ async def look(log: Any, store: Any) -> tuple[Any, ...]:
     return await log.identity(), await log.end(), await log.load_cursor("a"), kept.value
 
 
-def test_log_moves_and_the_old_one_is_left_until_it_is_reopened(
+def test_exported_log_moves_and_the_old_one_is_closed_until_it_is_reopened(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new, file = config(tmp_path, "old"), config(tmp_path, "new"), str(tmp_path / "ring.dmq")
@@ -78,7 +78,7 @@ def test_log_moves_and_the_old_one_is_left_until_it_is_reopened(
     assert act(tmp_path, "old", look) == (identity, 1, Cursor(1, "", 0), b"x")
 
 
-def test_export_that_fails_leaves_the_log_as_it_was(
+def test_failed_export_leaves_the_log_unchanged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, file = config(tmp_path, "old"), tmp_path / "ring.dmq"
@@ -91,7 +91,7 @@ def test_export_that_fails_leaves_the_log_as_it_was(
 
 
 @pytest.mark.parametrize("command", ["export", "import", "reopen"])
-def test_nothing_is_touched_while_a_haproc_answers(
+def test_log_command_changes_nothing_while_a_haproc_answers(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -108,7 +108,7 @@ def test_nothing_is_touched_while_a_haproc_answers(
     assert not (tmp_path / "ring.dmq").exists()
 
 
-def test_missing_file_is_refused_before_the_log_is_touched(
+def test_missing_import_file_is_refused_with_its_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = config(tmp_path, "new")

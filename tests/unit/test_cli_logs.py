@@ -1,4 +1,4 @@
-"""What the Kafka client says reaches the log now and then, and never a password."""
+"""HAProc's own log: few lines for Kafka's client, levels and formats, and never a password."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from haproc.failure import ErrorClass, refused
 
 
 def record(name: str, text: str, at_s: float, *arguments: object) -> logging.LogRecord:
-    made = logging.LogRecord(name, logging.ERROR, __file__, 1, text, arguments, None)
-    made.created = at_s
-    return made
+    log_record = logging.LogRecord(name, logging.ERROR, __file__, 1, text, arguments, None)
+    log_record.created = at_s
+    return log_record
 
 
-def test_outage_of_kafka_is_one_line_and_one_more_in_a_while() -> None:
+def test_kafka_outage_is_logged_once_and_again_after_a_pause() -> None:
     one_line = nodes.KafkaInOneLine(again_after_s=60)
     first = record("kafka.net.manager", "failed:\n %s", 100.0, "refused")
     assert one_line.filter(first)
@@ -34,16 +34,16 @@ def test_outage_of_kafka_is_one_line_and_one_more_in_a_while() -> None:
     assert later.getMessage() == "the Kafka client reports: broken (3 more such messages since)"
 
 
-def test_traceback_of_the_kafka_client_becomes_the_errors_name() -> None:
-    made = record("kafka.net.transport", "Error receiving", 1.0)
-    made.exc_info = (OSError, OSError("reset"), None)
-    assert nodes.KafkaInOneLine().filter(made)
-    assert logging.Formatter().format(made) == (
+def test_traceback_of_the_kafka_client_is_shortened_to_the_error_name() -> None:
+    log_record = record("kafka.net.transport", "Error receiving", 1.0)
+    log_record.exc_info = (OSError, OSError("reset"), None)
+    assert nodes.KafkaInOneLine().filter(log_record)
+    assert logging.Formatter().format(log_record) == (
         "the Kafka client reports: Error receiving: OSError: reset"
     )
 
 
-def test_other_messages_are_never_left_out() -> None:
+def test_messages_of_other_loggers_are_never_left_out() -> None:
     one_line = nodes.KafkaInOneLine()
     for _ in range(3):
         assert one_line.filter(record("haproc.node.node", "the same", 1.0))
@@ -52,7 +52,7 @@ def test_other_messages_are_never_left_out() -> None:
 
 @pytest.fixture
 def fresh_root() -> Iterator[logging.Logger]:
-    """The root logger, put back afterwards as it was."""
+    """The root logger, restored after the test."""
     root, kafka = logging.getLogger(), logging.getLogger("kafka")
     handlers, level, kafka_level = root.handlers[:], root.level, kafka.level
     yield root
@@ -61,10 +61,10 @@ def fresh_root() -> Iterator[logging.Logger]:
     kafka.setLevel(kafka_level)
 
 
-def test_json_line_has_time_level_message_and_the_records_fields() -> None:
-    made = record("haproc.operations", "offset %d\nends", 1.5, 7)
-    made.fields = {"offset": 7, "user": "änn"}
-    assert json.loads(serving.JsonLines().format(made)) == {
+def test_json_line_has_time_level_message_and_the_fields_of_the_record() -> None:
+    log_record = record("haproc.operations", "offset %d\nends", 1.5, 7)
+    log_record.fields = {"offset": 7, "user": "änn"}
+    assert json.loads(serving.JsonLines().format(log_record)) == {
         "time": "1970-01-01T00:00:01.500+00:00",
         "level": "ERROR",
         "logger": "haproc.operations",
@@ -78,7 +78,7 @@ def test_json_line_has_time_level_message_and_the_records_fields() -> None:
     assert "\n" not in line and "OSError: reset" in json.loads(line)["error"]
 
 
-def test_levels_are_for_all_or_for_a_logger() -> None:
+def test_log_levels_apply_to_all_or_to_one_logger() -> None:
     assert serving.levels("WARNING") == {"": "WARNING"}
     found = serving.levels("haproc.operations=DEBUG, ERROR")
     assert found == {"": "ERROR", "haproc.operations": "DEBUG"}
@@ -90,7 +90,7 @@ def test_levels_are_for_all_or_for_a_logger() -> None:
         serving.formatter("xml")
 
 
-def test_log_of_operations_alone_is_at_debug(
+def test_debug_level_of_the_operation_log_applies_to_it_alone(
     fresh_root: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     operations = logging.getLogger("haproc.operations")
@@ -104,7 +104,7 @@ def test_log_of_operations_alone_is_at_debug(
     assert json.loads(line)["offset"] == 7
 
 
-def test_audit_log_in_the_log_has_its_fields(
+def test_audit_log_line_in_json_has_its_fields(
     fresh_root: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nodes.set_up("INFO", "json")
@@ -123,7 +123,7 @@ def test_kafka_client_never_logs_at_debug(
     assert parser.getEffectiveLevel() == logging.getLevelName(kafka)
 
 
-async def test_what_nobody_handled_is_logged_without_its_text(
+async def test_unhandled_exception_is_logged_without_its_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def fail() -> None:

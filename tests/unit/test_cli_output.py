@@ -16,20 +16,22 @@ ATTACK = "a\x1b]0;title\x07\x9b2J\r\x00\u202eb\ud800"
 SHOWN = "a\\u001b]0;title\\u0007\\u009b2J\\u000d\\u0000\\u202eb\\ud800"
 
 
-def test_texts_of_others_do_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_printed_texts_are_escaped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     output.line(ATTACK)
     output.table(("NAME",), [(ATTACK,)])
     output.error(ATTACK)
-    told = capsys.readouterr()
-    assert told.out == f"{SHOWN}\nNAME\n{SHOWN}\n"
-    assert told.err == f"haproc: {SHOWN}\n"
+    captured = capsys.readouterr()
+    assert captured.out == f"{SHOWN}\nNAME\n{SHOWN}\n"
+    assert captured.err == f"haproc: {SHOWN}\n"
     output.dump({"name": ATTACK})
     dumped = capsys.readouterr().out
     assert dumped.isprintable() or set(dumped) - {"\n"} <= set(map(chr, range(0x20, 0x7F)))
     assert json.loads(dumped) == {"name": ATTACK}
 
 
-def test_text_of_a_line_stays_one_line_and_letters_stay_as_they_are(
+def test_newline_in_a_line_is_escaped_and_letters_are_kept(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     output.line("Zürich\t東京 👩‍👩‍👧\nsecond")
@@ -37,7 +39,7 @@ def test_text_of_a_line_stays_one_line_and_letters_stay_as_they_are(
 
 
 class OneJob:
-    """A ring's answers about a job whose program attacks."""
+    """A ring's answers about a job whose program sends control characters."""
 
     def job(self, job_id: int) -> dict[str, Any]:
         ours = {"attempts": 1, "cluster": "a", "outcome": "failure", "exit_code": 7, "why": ATTACK}
@@ -47,13 +49,15 @@ class OneJob:
         return {"from": start, "total": 2, "log": [ATTACK, "Zürich\t東京"]}
 
 
-def test_followed_job_does_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    said: list[str] = []
-    assert ring_commands.follow(cast(Jobs, OneJob()), 1, said.append) == 7
+def test_control_characters_in_the_log_of_a_followed_job_are_escaped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    notes: list[str] = []
+    assert ring_commands.follow(cast(Jobs, OneJob()), 1, notes.append) == 7
     assert capsys.readouterr().out == f"{SHOWN}\nZürich\t東京\n"
-    assert said[-1] == SHOWN
+    assert notes[-1] == SHOWN
 
 
-def test_haclient_and_haproc_take_the_same_for_harmless() -> None:
+def test_haclient_and_haproc_escape_the_same_characters() -> None:
     every = "".join(map(chr, range(0x110000)))
     assert haclient_output.harmless(every) == output.harmless(every)

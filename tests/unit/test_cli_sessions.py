@@ -24,7 +24,7 @@ def _options(config: Config, *arguments: str) -> argparse.Namespace:
     return options
 
 
-async def test_sessions_are_listed_and_closed_by_whichever_haproc_answers(
+async def test_sessions_are_listed_and_closed_by_any_haproc_that_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     member = Ring().member("b")

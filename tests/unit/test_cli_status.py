@@ -1,4 +1,4 @@
-"""``haproc status`` shows each HAProc's own answer, and who hears it."""
+"""``haproc status`` shows each HAProc's own answer, and the HAProcs that receive its heartbeats."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from haproc.replicate.agree.findings import Foreign
 from tests.presences import ring_config
 
 
-def test_status_shows_who_hears_a_haproc(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_the_haprocs_that_receive_heartbeats_of_each_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def clusters(**direct: bool) -> list[dict[str, object]]:
-        return [{"name": name, "direct": heard} for name, heard in direct.items()]
+        return [{"name": name, "direct": is_direct} for name, is_direct in direct.items()]
 
     print_status(
         {
@@ -37,7 +39,7 @@ def test_status_shows_who_hears_a_haproc(capsys: pytest.CaptureFixture[str]) -> 
     assert sync == "in sync, as a sees it: a b; high watermark 7"
 
 
-def test_status_shows_the_log_and_who_holds_trimming_back(
+def test_status_shows_the_log_and_the_cluster_that_holds_trimming_back(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     look = {"enabled": True, "log_start": 1000, "log_end": 20_000, "held_by": "", "held_records": 0}
@@ -55,12 +57,12 @@ def test_status_shows_the_log_and_who_holds_trimming_back(
             "c": {"state": "-", "error": "no answer"},
         }
     )
-    said = capsys.readouterr().out
-    assert "log: 19,600 records, from offset 1,000 on; trim held back by c, 12,000 records" in said
-    assert "b: the file does not name d" in said
+    shown = capsys.readouterr().out
+    assert "log: 19,600 records, from offset 1,000 on; trim held back by c, 12,000 records" in shown
+    assert "b: the file does not name d" in shown
 
 
-def test_status_shows_the_settings_of_spark_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_the_spark_settings_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
     print_status(
         {
             "a": {
@@ -73,8 +75,8 @@ def test_status_shows_the_settings_of_spark_that_differ(capsys: pytest.CaptureFi
             "b": {"state": "READY"},
         }
     )
-    said = capsys.readouterr().out.splitlines()[3:]
-    assert said == [
+    shown = capsys.readouterr().out.splitlines()[3:]
+    assert shown == [
         "a: its Spark has another version.delta than b, c",
         "a: spark.sql.filesourceTableRelationCacheSize must have another value, see its log",
     ]
@@ -96,7 +98,7 @@ def test_status_shows_a_haproc_that_fell_back_to_the_mesh(
     assert "clusters differ; heartbeats go over the mesh: Redis (r:6379): no answer" in b
 
 
-def test_status_finds_a_local_ring_in_the_working_folder_or_in_the_given_one(
+def test_status_finds_a_local_ring_in_the_working_folder_or_a_given_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -114,7 +116,7 @@ def test_status_finds_a_local_ring_in_the_working_folder_or_in_the_given_one(
     capsys.readouterr()
 
 
-async def test_status_of_a_haproc_that_does_not_run_says_so_in_a_few_words(tmp_path: Path) -> None:
+async def test_status_of_a_haproc_that_does_not_run_contains_a_short_reason(tmp_path: Path) -> None:
     config = ring_config(tmp_path, None)
     config = dataclasses.replace(config, clusters=config.clusters[:1])
     url = config.peer_url("a")
@@ -122,7 +124,7 @@ async def test_status_of_a_haproc_that_does_not_run_says_so_in_a_few_words(tmp_p
     assert answers == {"a": {"state": "-", "error": f"no answer from {url}: Connection refused"}}
 
 
-def test_status_shows_writes_past_haproc_until_they_are_verified(
+def test_status_shows_commits_past_haproc_until_they_are_verified(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def status(*commits: Foreign) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Which operations may run as one statement, and what that statement is."""
+"""Which operations may run as one statement, and how that statement looks."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ PLAIN = insert("op", "x")
         replace(PLAIN, tables_known=False),
     ],
 )
-def test_batch_key_operation_that_must_run_alone_has_none(op: Operation) -> None:
+def test_batch_key_of_operation_that_must_run_alone_is_none(op: Operation) -> None:
     assert batch_key(op) is None
 
 
-def test_batch_key_same_form_and_table_is_equal() -> None:
+def test_batch_key_of_same_form_and_table_is_equal() -> None:
     assert batch_key(PLAIN) == batch_key(insert("other", "x", rows=5)) is not None
 
 
@@ -84,7 +84,7 @@ def test_batch_key_same_form_and_table_is_equal() -> None:
         rows("op", NUMBERS),
     ],
 )
-def test_batch_key_anything_different_keeps_operations_apart(other: Operation) -> None:
+def test_batch_key_of_operation_that_differs_in_anything_is_different(other: Operation) -> None:
     assert batch_key(other) is not None
     assert batch_key(PLAIN) != batch_key(other)
 
@@ -99,22 +99,22 @@ def test_batch_key_anything_different_keeps_operations_apart(other: Operation) -
         (NUMBERS.append_column("m", pa.array([1, 2])), False),
     ],
 )
-def test_batch_key_rows_are_kept_apart_by_their_schema(other: pa.Table, equal: bool) -> None:
+def test_batch_key_of_rows_depends_on_their_schema(other: pa.Table, equal: bool) -> None:
     assert (batch_key(rows("a", NUMBERS)) == batch_key(rows("b", other))) is equal
 
 
-def test_combine_one_operation_is_its_own_write() -> None:
+def test_combine_of_one_operation_returns_its_own_write() -> None:
     assert combine([PLAIN]) is PLAIN.write
 
 
-def test_combine_inserts_keep_order_and_survive_a_closing_comment() -> None:
+def test_combine_of_inserts_keeps_order_and_survives_a_closing_comment() -> None:
     commented = replace(PLAIN, write=SqlText("INSERT INTO x VALUES ('op') -- the last one"))
     assert combine([commented, insert("b", "x", rows=2), insert("c", "x")]) == SqlText(
         "INSERT INTO x VALUES ('op') -- the last one\n, ('b'), ('b')\n, ('c')"
     )
 
 
-def test_combine_rows_is_one_stream_with_all_rows_in_order() -> None:
+def test_combine_of_rows_is_one_stream_with_all_rows_in_order() -> None:
     more = pa.table({"n": pa.array([3, None], pa.int64())})
     none = NUMBERS.slice(0, 0)
     combined = combine([rows("a", NUMBERS), rows("b", none), rows("c", more)])
@@ -124,12 +124,12 @@ def test_combine_rows_is_one_stream_with_all_rows_in_order() -> None:
         assert reader.read_all() == pa.concat_tables([NUMBERS, more])
 
 
-def test_row_count_is_what_the_record_tells() -> None:
+def test_row_count_is_the_count_of_the_record() -> None:
     assert row_count(insert("op", "x", rows=7)) == 7
     assert row_count(rows("op", NUMBERS)) == NUMBERS.num_rows
 
 
-def test_rows_that_came_as_arrow_have_bounds_of_their_own() -> None:
+def test_arrow_rows_have_separate_batch_limits() -> None:
     limits = BatchLimits(operations_max=4, rows_max=10, bytes_max=100, arrow_bytes_max=1000)
     text, arrow = insert("op", "x"), rows("op", NUMBERS)
     assert not limits.exceeded(text, 4, 10, 100)
@@ -139,7 +139,7 @@ def test_rows_that_came_as_arrow_have_bounds_of_their_own() -> None:
     assert limits.exceeded(text, 5, 1, 1) and limits.exceeded(arrow, 5, 1, 1)
 
 
-def test_rows_that_came_as_arrow_are_bounded_together_with_those_that_run_beside() -> None:
+def test_arrow_rows_are_limited_together_with_parallel_batches() -> None:
     limits = BatchLimits(bytes_max=100, arrow_bytes_max=1000)
     text, arrow = insert("op", "x"), rows("op", NUMBERS)
     assert not limits.exceeded(arrow, 1, 1, 1000, arrow_beside=1000)
@@ -149,7 +149,7 @@ def test_rows_that_came_as_arrow_are_bounded_together_with_those_that_run_beside
     assert not limits.exceeded(text, 1, 1, 100, arrow_beside=2000)
 
 
-def test_text_has_no_more_tokens_together_than_one_statement_may() -> None:
+def test_combined_text_has_at_most_the_tokens_of_one_statement() -> None:
     limits = batch_limits(replace(Limits(), statement_tokens_max=1000))
     text, arrow = insert("op", "x"), rows("op", NUMBERS)
     assert not limits.exceeded(text, 2, 50, 1, cells=450)
@@ -165,7 +165,7 @@ def test_text_has_no_more_tokens_together_than_one_statement_may() -> None:
     check_shape(shape, Bounds(tokens_max=600))
 
 
-def test_cells_are_rows_times_columns() -> None:
+def test_cell_count_is_rows_times_columns() -> None:
     for op in (insert("op", "x", rows=7, signature="i,i,s"), rows("op", NUMBERS)):
         key = batch_key(op)
         columns = 3 if op.insert else NUMBERS.num_columns

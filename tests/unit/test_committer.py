@@ -1,4 +1,4 @@
-"""Storing progress: one commit at a time, shared by those who wait, never older than they asked."""
+"""Storing progress: one commit at a time, shared by its waiters, never older than their calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMIT_S = 1.0
 
 
 class Disk:
-    """Stores the newest value; slow, and notices two commits at once."""
+    """Stores the newest value; slow, and detects concurrent commits."""
 
     def __init__(self) -> None:
         self.newest = 0
@@ -31,7 +31,7 @@ class Disk:
 
 
 def committing(test: Callable[[Disk, Committer], Awaitable[None]]) -> Callable[[], None]:
-    """Run a test beside a committer's task, on a virtual clock."""
+    """Run a test with a committer's task, on a virtual clock."""
 
     async def main() -> None:
         disk = Disk()
@@ -45,7 +45,7 @@ def committing(test: Callable[[Disk, Committer], Awaitable[None]]) -> Callable[[
 
 
 @committing
-async def test_call_returns_when_what_was_known_then_is_stored(
+async def test_call_returns_when_the_value_at_its_time_is_stored(
     disk: Disk, store: Committer
 ) -> None:
     disk.newest = 1
@@ -54,7 +54,7 @@ async def test_call_returns_when_what_was_known_then_is_stored(
 
 
 @committing
-async def test_call_many_at_once_share_one_commit(disk: Disk, store: Committer) -> None:
+async def test_concurrent_calls_share_one_commit(disk: Disk, store: Committer) -> None:
     disk.newest = 7
     await asyncio.gather(*(store() for _ in range(50)))
     assert disk.stored == [7]
@@ -72,17 +72,17 @@ async def test_call_during_a_commit_waits_for_the_next_one(disk: Disk, store: Co
 
 
 @committing
-async def test_call_one_who_left_does_not_disturb_the_others(disk: Disk, store: Committer) -> None:
-    gone = asyncio.create_task(store())
+async def test_cancelled_call_does_not_disturb_the_others(disk: Disk, store: Committer) -> None:
+    cancelled = asyncio.create_task(store())
     stays = asyncio.create_task(store())
     await asyncio.sleep(COMMIT_S / 2)
-    gone.cancel()
+    cancelled.cancel()
     await stays
     assert disk.stored == [0]
 
 
 @committing
-async def test_soon_commits_without_anybody_waiting(disk: Disk, store: Committer) -> None:
+async def test_soon_commits_without_a_waiter(disk: Disk, store: Committer) -> None:
     disk.newest = 3
     store.soon()
     store.soon()
@@ -90,7 +90,7 @@ async def test_soon_commits_without_anybody_waiting(disk: Disk, store: Committer
     assert disk.stored == [3]
 
 
-def test_run_commit_that_fails_ends_the_task() -> None:
+def test_failed_commit_ends_the_task() -> None:
     async def broken() -> None:
         raise ValueError("the note is too long")
 

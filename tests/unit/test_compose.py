@@ -1,6 +1,6 @@
-"""Combining statements by key: what is read of them, what is refused, and that nothing changes.
+"""Combining statements by key: which are read, which are refused, and that results are the same.
 
-SQLite runs what is combined here, for the logic of keys; types are Spark's, and so is
+SQLite runs the combined statements here, to check the logic of keys. Types are checked on Spark, by
 `tests/integration/test_composed.py`.
 """
 
@@ -49,7 +49,7 @@ def window_of(columns: list[Column], sqls: Sequence[str]) -> ComposedWindow:
     return window
 
 
-def told(*sqls: str) -> list[str]:
+def lines_of(*sqls: str) -> list[str]:
     """Return the lines of the one statement that these come to."""
     text = statement("t", window_of(COLUMNS, sqls))
     assert text is not None
@@ -100,7 +100,7 @@ def last_stays_out(columns: list[Column], sqls: list[str]) -> None:
         ),
     ],
 )
-def test_statement_by_key_is_read(sql: str, expected: object) -> None:
+def test_statement_by_key_is_read_as_a_change(sql: str, expected: object) -> None:
     assert change(sql) == expected
 
 
@@ -133,11 +133,11 @@ def test_statement_by_key_is_read(sql: str, expected: object) -> None:
         "INSERT INTO t SELECT 1",
     ],
 )
-def test_statement_that_says_more_has_no_change(sql: str) -> None:
+def test_statement_of_another_form_is_no_change(sql: str) -> None:
     assert change(sql) is None
 
 
-def test_settings_that_change_what_is_stored_leave_no_change() -> None:
+def test_statement_with_settings_that_change_stored_values_is_no_change() -> None:
     op = operation("DELETE FROM t WHERE k = 7", "t")
     assert change_of(op) is not None
     assert change_of(replace(op, settings=Settings(ansi=False))) is None
@@ -173,33 +173,37 @@ def test_settings_that_change_what_is_stored_leave_no_change() -> None:
         ([Column("k", "int"), Column("c", "char(3)")], ["INSERT INTO t VALUES (1, 'a')"]),
     ],
 )
-def test_change_that_is_not_surely_the_same_stays_out(
+def test_change_with_a_result_that_might_differ_is_not_combined(
     columns: list[Column], sqls: list[str]
 ) -> None:
     last_stays_out(columns, sqls)
 
 
-def test_inserts_alone_become_an_insert() -> None:
-    (text,) = told("INSERT INTO t VALUES (1, 'a', 2, NULL)", "INSERT INTO t (w, k) VALUES ('x', 3)")
+def test_window_of_inserts_alone_becomes_an_insert() -> None:
+    (text,) = lines_of(
+        "INSERT INTO t VALUES (1, 'a', 2, NULL)", "INSERT INTO t (w, k) VALUES ('x', 3)"
+    )
     assert text.startswith("INSERT INTO `t` (`k`, `s`, `v`, `w`) WITH ")
 
 
-def test_window_that_undoes_itself_leaves_what_the_table_may_hold() -> None:
-    text = "\n".join(told("INSERT INTO t VALUES (1, 'a', 2, NULL)", "DELETE FROM t WHERE k = 1"))
+def test_window_of_an_insert_and_its_delete_still_deletes_rows_of_the_table() -> None:
+    text = "\n".join(
+        lines_of("INSERT INTO t VALUES (1, 'a', 2, NULL)", "DELETE FROM t WHERE k = 1")
+    )
     assert "THEN DELETE" in text and "INSERT" not in text
 
 
-def test_hot_key_fills_a_window() -> None:
+def test_window_accepts_a_limited_number_of_updates_of_one_key() -> None:
     window, found = ComposedWindow(COLUMNS), change("UPDATE t SET v = v + 1 WHERE k = 1")
     assert found is not None
-    taken = 0
+    accepted = 0
     while window.take(found):
-        taken += 1
-    assert 20 < taken < 50
+        accepted += 1
+    assert 20 < accepted < 50
 
 
 def rows_after(statements: list[str], setup: list[str]) -> tuple[list[object], list[str]]:
-    """Return the table's rows after these, and those of them that did not fail."""
+    """Return the table's rows after these statements, and the statements that did not fail."""
     disk = sqlite3.connect(":memory:", isolation_level=None)
     disk.execute("CREATE TABLE t (k INT, s TEXT, v INT, w TEXT)")
     good = []
@@ -211,7 +215,7 @@ def rows_after(statements: list[str], setup: list[str]) -> tuple[list[object], l
 
 
 class Plain(Writer):
-    """Statements that mean the same to SQLite."""
+    """Statements that mean the same in SQLite."""
 
     def literal(self, column: Column) -> str:
         if self.rng.random() < 0.1:
@@ -229,7 +233,7 @@ class Plain(Writer):
 
 
 @pytest.mark.parametrize("keys", [1, 2])
-def test_window_combined_does_what_its_statements_do(keys: int) -> None:
+def test_combined_window_has_the_effect_of_its_statements(keys: int) -> None:
     together = 0
     for seed in range(400):
         writer = Plain(random.Random(f"{keys}/{seed}"), "t", COLUMNS, keys)
@@ -243,7 +247,7 @@ def test_window_combined_does_what_its_statements_do(keys: int) -> None:
     assert together > 1_500
 
 
-def test_rows_that_came_as_arrow_are_literals() -> None:
+def test_arrow_rows_become_literals() -> None:
     table = pa.table(
         {
             "K": pa.array([1, None], pa.int32()),
@@ -274,7 +278,7 @@ def test_rows_that_came_as_arrow_are_literals() -> None:
     [[float("nan")], [[1]], [datetime(2020, 1, 1)], [1] * 2_000],
     ids=["nan", "array", "timestamp", "many"],
 )
-def test_rows_without_literals_have_no_change(column: list[object]) -> None:
+def test_arrow_rows_without_literals_are_no_change(column: list[object]) -> None:
     assert change_of(arrow(pa.table({"k": column}))) is None
 
 

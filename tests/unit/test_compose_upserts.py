@@ -1,6 +1,6 @@
-"""Upserts (MERGE of literals): what is read of them, what is refused, and what they come to.
+"""Upserts (MERGE of literals): which are read, which are refused, and the statement they become.
 
-That nothing changes is shown with all other statements, see `tests.unit.test_compose`.
+`tests.unit.test_compose` checks that results are the same, together with all other statements.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from haproc.engine.interface import Column
 from haproc.engine.statement import SqlText
 from haproc.replicate.compose.reading import change_of
 from haproc.replicate.compose.terms import Given, Merged, Own
-from tests.unit.test_compose import COLUMNS, change, last_stays_out, one, told
+from tests.unit.test_compose import COLUMNS, change, last_stays_out, lines_of, one
 from tests.windows import operation
 
 
@@ -60,7 +60,7 @@ FROM_S = Merged(
         " when matched then update set a.v = S.`v`",
     ],
 )
-def test_upsert_is_read_however_its_source_is_written(sql: str) -> None:
+def test_upsert_is_read_in_every_form_of_its_source(sql: str) -> None:
     assert change(sql) == FROM_S
 
 
@@ -182,7 +182,7 @@ SOURCE = "VALUES (7, 1) AS x(k, v)"
         f"WITH s AS (SELECT 7 AS k) {merge('SELECT * FROM s', UPDATE_ALL)}",
     ],
 )
-def test_merge_that_says_more_has_no_change(sql: str) -> None:
+def test_merge_of_another_form_is_no_change(sql: str) -> None:
     assert change_of(replace(operation("MERGE", "t"), write=SqlText(sql))) is None
 
 
@@ -228,14 +228,14 @@ def test_merge_that_says_more_has_no_change(sql: str) -> None:
         ),
     ],
 )
-def test_upsert_that_is_not_surely_the_same_stays_out(
+def test_upsert_with_a_result_that_might_differ_is_not_combined(
     columns: list[Column], sqls: list[str]
 ) -> None:
     last_stays_out(columns, sqls)
 
 
-def test_upsert_is_one_entry_that_changes_or_comes() -> None:
-    head, *clauses = told(merge(SOURCE, f"WHEN MATCHED THEN UPDATE SET v = s.v {INSERT_KV}"))
+def test_upsert_is_one_source_row_that_updates_or_inserts() -> None:
+    head, *clauses = lines_of(merge(SOURCE, f"WHEN MATCHED THEN UPDATE SET v = s.v {INSERT_KV}"))
     assert head.count("SELECT") == 1 and "1 AS p, TRUE AS i" in head
     assert clauses == [
         "WHEN MATCHED AND haproc_s.p = 1 THEN UPDATE SET `v` = haproc_s.`c_v`",
@@ -244,8 +244,8 @@ def test_upsert_is_one_entry_that_changes_or_comes() -> None:
     ]
 
 
-def test_upsert_that_sets_what_it_does_not_insert_has_columns_for_both() -> None:
-    _, *clauses = told(
+def test_upsert_that_updates_and_inserts_different_columns_has_source_columns_for_both() -> None:
+    _, *clauses = lines_of(
         merge(SOURCE, f"WHEN MATCHED THEN UPDATE SET v = 0, w = 'x' {INSERT_KV}"),
         "UPDATE t SET s = 'b' WHERE k = 8",
     )
@@ -258,33 +258,33 @@ def test_upsert_that_sets_what_it_does_not_insert_has_columns_for_both() -> None
     ]
 
 
-def test_row_that_is_inserted_if_absent_changes_none() -> None:
-    head, clause = told(merge(SOURCE, INSERT_KV))
+def test_insert_if_absent_updates_no_row() -> None:
+    head, clause = lines_of(merge(SOURCE, INSERT_KV))
     assert head.startswith("MERGE") and "0 AS p, TRUE AS i" in head
     assert clause.startswith("WHEN NOT MATCHED")
 
 
 def test_upsert_of_a_key_that_the_window_has_changes_that_row() -> None:
     upsert = merge(SOURCE, f"WHEN MATCHED THEN UPDATE SET v = t.v + s.v {INSERT_KV}")
-    head, *clauses = told("INSERT INTO t (k, v) VALUES (7, 5)", upsert)
+    head, *clauses = lines_of("INSERT INTO t (k, v) VALUES (7, 5)", upsert)
     assert head.count(" UNION ALL ") == 1 and "1 AS p, FALSE AS i" in head
-    head, *clauses = told("DELETE FROM t WHERE k = 7", upsert, upsert)
+    head, *clauses = lines_of("DELETE FROM t WHERE k = 7", upsert, upsert)
     assert "1 AS p, FALSE AS i" in head and "0 AS p, TRUE AS i" in head
     assert [clause.partition(" THEN ")[2] for clause in clauses[:1]] == ["DELETE"]
-    head, *clauses = told(upsert, "DELETE FROM t WHERE k = 7")
+    head, *clauses = lines_of(upsert, "DELETE FROM t WHERE k = 7")
     assert len(clauses) == 1 and "DELETE" in clauses[0]
 
 
-def test_null_key_of_an_upsert_comes_for_certain() -> None:
-    (text,) = told(merge("VALUES (NULL, 1), (NULL, 2) AS x(k, v)", INSERT_KV))
+def test_upsert_with_a_null_key_becomes_an_insert() -> None:
+    (text,) = lines_of(merge("VALUES (NULL, 1), (NULL, 2) AS x(k, v)", INSERT_KV))
     assert text.startswith("INSERT INTO `t` (`k`, `v`) WITH ")
 
 
-def test_decimal_of_an_upsert_keeps_its_digits_beside_others() -> None:
+def test_decimals_of_different_upserts_keep_their_types() -> None:
     upserts = [
         merge(f"SELECT {k} AS k, {d} AS d", "WHEN MATCHED THEN UPDATE SET v = t.v + s.d")
         for k, d in enumerate(("1.50", "-22.25", "0.01", "100.00BD"))
     ]
-    _, *clauses = told(*upserts)
+    _, *clauses = lines_of(*upserts)
     types = [clause.rpartition(" AS DECIMAL(")[2].partition(")")[0] for clause in clauses]
     assert types == ["3,2", "4,2", "2,2", "5,2"]

@@ -1,4 +1,4 @@
-"""Which operations the schedule gives out as one statement though they are not alike."""
+"""The operations of different form that the schedule combines into one statement."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def queue(
     return schedule, peer_success
 
 
-def test_unlike_operations_are_one_statement_with_an_intent() -> None:
+def test_operations_of_different_form_become_one_statement_with_an_intent() -> None:
     schedule, _ = queue(ENTER, APPEND, LEAVE)
     (unit,) = schedule.take(4)
     assert unit.offsets == (0, 1, 2) and unit.intent is Intent.BATCH
@@ -68,7 +68,7 @@ def test_upserts_of_different_keys_are_one_statement() -> None:
     assert unit.offsets == (0, 1, 2) and unit.composed.startswith("MERGE INTO `t`")
 
 
-def test_merge_of_another_table_s_rows_runs_alone() -> None:
+def test_merge_with_rows_of_another_table_runs_alone() -> None:
     merge = replace(
         operation(UPSERT.replace("SELECT 2 AS k", "TABLE u"), "t"), reads=frozenset({"u"})
     )
@@ -77,7 +77,7 @@ def test_merge_of_another_table_s_rows_runs_alone() -> None:
     assert offsets(schedule.take(4)) == [(0, 1)]
 
 
-def test_what_nobody_has_passed_runs_alone() -> None:
+def test_operation_that_no_peer_has_passed_runs_alone() -> None:
     schedule, peer_success = queue(ENTER, APPEND, LEAVE, passed=2)
     assert offsets(schedule.take(4)) == [(0, 1)]
     schedule, peer_success = queue(APPEND, LEAVE, passed=0)
@@ -86,7 +86,7 @@ def test_what_nobody_has_passed_runs_alone() -> None:
     assert not peer_success.succeeded(1) and peer_success.succeeded(0)
 
 
-def test_what_somebody_spoke_of_runs_alone() -> None:
+def test_operation_with_a_failure_report_or_vote_runs_alone() -> None:
     report = FailureReport(1, "a", 0, ApplicationFailure("SOME", "", ""))
     word = FailureVote(1, "id", "a", 0, "it cannot")
     for message in (report, word):
@@ -97,7 +97,7 @@ def test_what_somebody_spoke_of_runs_alone() -> None:
         assert not peer_success.succeeded(1)
 
 
-def test_table_that_does_more_than_store_is_written_one_by_one() -> None:
+def test_operations_on_a_table_that_cannot_be_described_run_one_by_one() -> None:
     schedule, _ = queue(APPEND, LEAVE, columns=None)
     assert schedule.tables_to_describe() == ["t"]
     assert offsets(schedule.take(4)) == [(0,)]
@@ -106,28 +106,28 @@ def test_table_that_does_more_than_store_is_written_one_by_one() -> None:
     assert offsets(schedule.take(4)) == [(0,)]
 
 
-def test_like_inserts_stay_a_batch() -> None:
+def test_inserts_of_the_same_form_stay_a_batch() -> None:
     schedule, _ = queue(ENTER, ENTER, ENTER)
     (unit,) = schedule.take(4)
     assert unit.offsets == (0, 1, 2) and not unit.composed
     assert schedule.tables_to_describe() == []
 
 
-def test_columns_are_forgotten_behind_ddl() -> None:
+def test_table_columns_are_forgotten_after_ddl() -> None:
     schedule, _ = queue(passed=99)
     schedule.enter_operation(0, ddl("made", "b"))
     schedule.enter_operation(1, operation(APPEND, "t"))
     schedule.enter_operation(2, operation(LEAVE, "t"))
-    asked = schedule.composing.definitions
+    definitions_before = schedule.composing.definitions
     (unit,) = schedule.take(4)
     finish(schedule, unit)
-    schedule.composing.describe("t", COLUMNS, asked)  # asked before it was applied
+    schedule.composing.describe("t", COLUMNS, definitions_before)  # asked before it was applied
     assert schedule.tables_to_describe() == ["t"]
     assert not schedule.composing.described("t")
     assert offsets(schedule.take(4)) == [(1,)]
 
 
-def test_write_with_a_client_that_waits_here_runs_alone() -> None:
+def test_changing_write_whose_client_waits_here_is_not_combined_with_writes_of_peers() -> None:
     def mine(op: Operation) -> Operation:
         return replace(op, origin="b")
 
@@ -147,7 +147,7 @@ def test_write_with_a_client_that_waits_here_runs_alone() -> None:
     assert offsets(schedule.take(4)) == [(1, 2)]
 
 
-def test_other_settings_and_limits_end_a_statement() -> None:
+def test_other_settings_and_limits_end_a_combined_statement() -> None:
     schedule, _ = queue(APPEND, LEAVE)
     schedule.enter_operation(
         2, replace(operation(LEAVE, "t"), settings=Settings(time_zone="Asia/Tokyo"))
@@ -157,7 +157,9 @@ def test_other_settings_and_limits_end_a_statement() -> None:
     assert offsets(schedule.take(4)) == [(0, 1, 2, 3)]
 
 
-def test_text_that_has_to_be_read_ends_a_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_combined_statement_ends_when_its_text_becomes_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(units, "CELLS_MAX", 2 + 2 * len(UPSERT) // 5)
     schedule, _ = queue(ENTER, UPSERT, UPSERT, UPSERT)
     assert offsets(schedule.take(4)) == [(0, 1, 2)]
@@ -169,7 +171,7 @@ MANY_CELLS = f"INSERT INTO t VALUES {', '.join([ROW] * 25)}"  # 2,500
 
 
 class Reads:
-    """Counts the operations that are read to compose them."""
+    """Counts the operations that are read for combining."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.operations = 0
@@ -180,7 +182,7 @@ class Reads:
         return change_of(op)
 
 
-def test_rows_of_many_columns_end_a_statement_before_they_are_read(
+def test_rows_of_many_columns_end_a_combined_statement_before_they_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reads = Reads(monkeypatch)
@@ -189,7 +191,7 @@ def test_rows_of_many_columns_end_a_statement_before_they_are_read(
     assert reads.operations == 3
 
 
-def test_changes_of_many_keys_and_columns_end_a_statement() -> None:
+def test_changes_of_many_keys_and_columns_end_a_combined_statement() -> None:
     keys = ", ".join(map(str, range(25)))
     sets = ", ".join(f"c{n} = {n}" for n in range(1, 100))
     wide = f"UPDATE t SET {sets} WHERE k IN ({keys})"  # some 2,500 cells in 1,000 characters
@@ -198,7 +200,9 @@ def test_changes_of_many_keys_and_columns_end_a_statement() -> None:
     assert len(unit.offsets) == 2 and unit.composed
 
 
-def test_nothing_is_read_where_alike_ones_are_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_text_is_read_when_a_batch_of_the_same_form_is_as_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reads = Reads(monkeypatch)
     schedule, _ = queue(ENTER, ENTER, ENTER)
     assert offsets(schedule.take(4)) == [(0, 1, 2)]
@@ -209,7 +213,7 @@ def test_nothing_is_read_where_alike_ones_are_as_many(monkeypatch: pytest.Monkey
     assert reads.operations == 0
 
 
-def test_one_look_at_texts_is_enough_for_one_call() -> None:
+def test_texts_are_read_for_at_most_one_combined_statement_per_call() -> None:
     schedule, _ = queue(APPEND, LEAVE)
     for offset, sql in enumerate((APPEND, LEAVE), 2):
         schedule.enter_operation(
@@ -221,7 +225,7 @@ def test_one_look_at_texts_is_enough_for_one_call() -> None:
     assert schedule.take(2) == [] and not schedule.composing.tried
 
 
-def test_batch_that_may_have_run_is_composed_again_whatever_the_limits(
+def test_batch_that_may_have_run_is_composed_again_beyond_the_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stored = Progress(batches=((0, 5),))
@@ -234,7 +238,7 @@ def test_batch_that_may_have_run_is_composed_again_whatever_the_limits(
     assert unit.offsets == (0, 1, 2, 3, 4, 5) and unit.composed and not unit.apart
 
 
-def test_half_of_a_failed_statement_is_composed_with_nothing_from_outside() -> None:
+def test_half_of_a_failed_statement_is_composed_without_other_operations() -> None:
     schedule, _ = queue(APPEND, LEAVE, APPEND, LEAVE)
     (unit,) = schedule.take(4)
     schedule.enter_operation(4, operation(APPEND, "t"))
@@ -261,7 +265,7 @@ def test_operation_that_failed_on_another_cluster_ends_a_batch_and_runs_alone() 
         finish(schedule, unit)
 
 
-def test_nothing_is_kept_of_tables_that_nothing_waits_for() -> None:
+def test_tables_without_waiting_operations_leave_nothing_in_memory() -> None:
     def keys() -> int:
         gc.collect()
         return sum(isinstance(each, BatchKey) for each in gc.get_objects())
@@ -280,14 +284,14 @@ def test_nothing_is_kept_of_tables_that_nothing_waits_for() -> None:
     assert not schedule.composing.looked_for("made0")
 
 
-def test_more_forms_than_one_statement_takes_are_halved() -> None:
+def test_statement_of_too_many_forms_is_halved() -> None:
     columns = [Column("k", "int"), *(Column(f"c{n}", "int") for n in range(40))]
     sqls = [f"UPDATE t SET c{n} = 1 WHERE k = {n}" for n in range(40)]
     schedule, _ = queue(*sqls, columns=columns)
     assert offsets(schedule.take(4)) == [tuple(range(20))]
 
 
-def test_batch_that_may_have_run_is_composed_again_once_the_columns_are_known() -> None:
+def test_batch_that_may_have_run_is_composed_again_after_its_columns_are_known() -> None:
     stored = Progress(batches=((0, 1),))
     schedule, _ = queue(
         APPEND, LEAVE, LEAVE, columns=None, progress=stored, passed=0, doubtful_below=3
@@ -299,7 +303,7 @@ def test_batch_that_may_have_run_is_composed_again_once_the_columns_are_known() 
     assert unit.offsets == (0, 1) and unit.in_doubt and unit.composed
 
 
-def test_batch_that_cannot_be_composed_again_is_taken_apart() -> None:
+def test_batch_that_cannot_be_composed_again_is_split() -> None:
     stored = Progress(batches=((0, 1),))
     schedule, _ = queue(APPEND, LEAVE, columns=None, progress=stored, doubtful_below=2)
     schedule.composing.describe("t", None, 0)
@@ -309,8 +313,8 @@ def test_batch_that_cannot_be_composed_again_is_taken_apart() -> None:
     assert offsets(schedule.take(4)) == [(0,)]
 
 
-def test_batch_on_a_table_that_cannot_be_looked_at_is_taken_apart() -> None:
-    """Whoever looks for it there meets that error, too, and says where the cluster is stuck."""
+def test_batch_on_a_table_that_cannot_be_described_is_split() -> None:
+    """The check of the table meets that error too, and reports where the cluster is stuck."""
     stored = Progress(batches=((0, 1),))
     schedule, _ = queue(APPEND, LEAVE, columns=None, progress=stored, doubtful_below=2)
     schedule.composing.failed("t")
@@ -319,8 +323,8 @@ def test_batch_on_a_table_that_cannot_be_looked_at_is_taken_apart() -> None:
     assert unit.offsets == (0, 1) and unit.in_doubt and unit.apart
 
 
-class Asked(PeerSuccess):
-    """Counts how often it is asked."""
+class CountingPeerSuccess(PeerSuccess):
+    """Counts the calls of ``succeeded``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -332,8 +336,10 @@ class Asked(PeerSuccess):
 
 
 @pytest.mark.parametrize("waiting", [10, 500])
-def test_operation_that_cannot_be_composed_costs_the_same_however_many_wait(waiting: int) -> None:
-    peer_success = Asked()
+def test_operation_that_cannot_be_composed_costs_the_same_for_any_queue_length(
+    waiting: int,
+) -> None:
+    peer_success = CountingPeerSuccess()
     peer_success.passed(waiting)
     schedule = Schedule("b", Progress(), 0, BatchLimits(), peer_success)
     for offset in range(waiting):

@@ -1,4 +1,4 @@
-"""What the log says of the rows of computed operations, and who is to compute them."""
+"""The log's records about the rows of computed operations, and the cluster that computes them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def passed(offset: int, by: str) -> Passed:
     return Passed(offset, f"op{offset}", by, 0, NO_MEMORY)
 
 
-def test_first_rows_in_the_log_count() -> None:
+def test_first_rows_record_in_the_log_counts() -> None:
     computations = Computations()
     assert computations.see(7, rows(5, "b", 2))
     assert not computations.see(8, rows(5, "a", 3))
@@ -35,7 +35,7 @@ def test_first_rows_in_the_log_count() -> None:
     assert computations.found(6) is None
 
 
-def test_passes_heard_of_again_count_once_and_end_with_the_rows() -> None:
+def test_passed_records_read_again_count_once_and_end_with_the_rows() -> None:
     computations = Computations()
     for place, by in ((6, "a"), (6, "a"), (7, "b"), (9, "a")):
         computations.see_passed(place, passed(5, by))
@@ -47,7 +47,7 @@ def test_passes_heard_of_again_count_once_and_end_with_the_rows() -> None:
     assert computations.trouble(5) == (0, "")
 
 
-def test_what_nobody_asks_about_is_forgotten() -> None:
+def test_forgotten_offsets_have_no_rows_and_no_passes() -> None:
     computations = Computations()
     for offset in (3, 5):
         computations.see(10 + offset, rows(offset))
@@ -57,25 +57,25 @@ def test_what_nobody_asks_about_is_forgotten() -> None:
     assert computations.found(5) is not None and computations.passes(6) == {"a": 1}
 
 
-def test_origin_is_responsible_then_the_next_in_ring_order_that_passed_least() -> None:
+def test_origin_is_responsible_and_then_the_next_in_ring_order_with_the_fewest_passes() -> None:
     assert responsible(RING, "b", {}) == "b"
     assert responsible(RING, "b", {"b": 1}) == "c"
     assert responsible(RING, "b", {"b": 1, "c": 1}) == "a"
     assert responsible(RING, "b", {"a": 1, "b": 1, "c": 1}) == "b"
 
 
-def test_origin_that_left_the_ring_is_waited_for_until_others_take_over() -> None:
+def test_origin_that_left_the_ring_is_responsible_until_it_is_passed() -> None:
     assert responsible(RING, "x", {}) == "x"
     assert responsible(RING, "x", {"x": 1}) == "a"
 
 
-def test_query_is_at_fault_once_all_that_try_have_failed_often_enough() -> None:
+def test_query_is_exhausted_when_every_trying_cluster_has_failed_often_enough() -> None:
     assert exhausted(["a", "b"], {"a": 8, "b": 9}, 8)
     assert not exhausted(["a", "b", "c"], {"a": 8, "b": 9}, 8)
     assert not exhausted(["a", "b"], {"a": 8, "b": 7}, 8)
 
 
-def test_query_runs_under_its_clients_settings_and_the_operation_under_its_own() -> None:
+def test_query_runs_under_the_settings_of_its_client_and_the_operation_under_its_own() -> None:
     confs = (("spark.sql.shuffle.partitions", "3"),)
     own = (("spark.sql.legacy.sizeOfNull", "true"),)
     op = replace(INSERT, settings=Settings("c", "s", confs=confs))

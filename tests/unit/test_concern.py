@@ -1,4 +1,4 @@
-"""Whether a write may be answered (docs/proofs/fences.md, "Write concern")."""
+"""The conditions under which a write may be answered (docs/proofs/fences.md, "Write concern")."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ def judge(
     return requirement.judge(frozenset(in_sync), frozenset(applied))
 
 
-def test_concerns_have_an_order() -> None:
+def test_write_concerns_have_an_order() -> None:
     assert [ONE.at_least(each) for each in WriteConcern] == [ONE, MAJORITY, ALL]
     assert [ALL.at_least(each) for each in WriteConcern] == [ALL] * 3
     assert MAJORITY.at_least(None) is MAJORITY
 
 
-def test_one_waits_for_nobody_and_is_never_refused() -> None:
+def test_concern_one_waits_for_nobody_and_is_never_refused() -> None:
     assert judge(ONE, "abc", "a", min_insync=1).fulfilled
     assert Requirement(ONE, 3, 3).permits(frozenset())
 
 
 @pytest.mark.parametrize(("clusters", "needed"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
-def test_majority_is_of_all_clusters_of_the_ring(clusters: int, needed: int) -> None:
+def test_majority_counts_all_clusters_of_the_ring(clusters: int, needed: int) -> None:
     requirement = Requirement(MAJORITY, clusters)
     assert requirement.needed == needed
     assert not requirement.permits(frozenset(NAMES[: needed - 1]))
     assert requirement.permits(frozenset(NAMES[:needed]))
 
 
-def test_majority_is_met_by_whoever_has_applied() -> None:
+def test_majority_is_met_by_any_clusters_that_have_applied() -> None:
     assert judge(MAJORITY, "abc", "a") == ConcernJudgement(False, frozenset("bc"))
     assert judge(MAJORITY, "abc", "ac").fulfilled
     # one that applied it and left counts; one that left before does not
@@ -54,7 +54,7 @@ def test_majority_is_met_by_whoever_has_applied() -> None:
     assert judge(MAJORITY, "a", "a") == ConcernJudgement(False, frozenset(), possible=False)
 
 
-def test_all_is_met_by_those_in_sync_now() -> None:
+def test_concern_all_is_met_by_the_current_in_sync_set() -> None:
     assert judge(ALL, "abc", "ab") == ConcernJudgement(False, frozenset("c"))
     assert judge(ALL, "ab", "ab").fulfilled
     assert judge(ALL, "a", "a").fulfilled
@@ -62,7 +62,7 @@ def test_all_is_met_by_those_in_sync_now() -> None:
     assert judge(ALL, "ab", "abc").fulfilled
 
 
-def test_min_insync_bounds_all_and_majority() -> None:
+def test_min_insync_limits_concerns_all_and_majority() -> None:
     assert judge(ALL, "a", "a", min_insync=2) == ConcernJudgement(
         False, frozenset(), possible=False
     )
@@ -73,7 +73,7 @@ def test_min_insync_bounds_all_and_majority() -> None:
 
 
 @given(requirements(), SOME, SOME)
-def test_fulfilled_means_what_was_promised(
+def test_fulfilled_concern_implies_the_promised_number_of_clusters(
     requirement: Requirement, in_sync: frozenset[str], others: frozenset[str]
 ) -> None:
     applied = others | {"a"}
@@ -90,7 +90,7 @@ def test_fulfilled_means_what_was_promised(
 
 
 @given(requirements(), SOME, SOME, SOME)
-def test_more_that_have_applied_never_spoil_it(
+def test_fulfilled_concern_stays_fulfilled_when_more_clusters_have_applied(
     requirement: Requirement, in_sync: frozenset[str], some: frozenset[str], more: frozenset[str]
 ) -> None:
     if requirement.judge(in_sync, some).fulfilled:
@@ -98,7 +98,7 @@ def test_more_that_have_applied_never_spoil_it(
 
 
 @given(requirements(), SOME, SOME)
-def test_waiting_for_those_named_is_enough_if_it_is_possible(
+def test_waiting_for_the_listed_clusters_is_enough_if_the_concern_is_possible(
     requirement: Requirement, in_sync: frozenset[str], others: frozenset[str]
 ) -> None:
     applied = others | {"a"}
@@ -110,17 +110,17 @@ def test_waiting_for_those_named_is_enough_if_it_is_possible(
 
 
 @given(requirements(), SOME)
-def test_what_is_permitted_is_possible(requirement: Requirement, in_sync: frozenset[str]) -> None:
+def test_permitted_concern_is_possible(requirement: Requirement, in_sync: frozenset[str]) -> None:
     if requirement.permits(in_sync):
         judged = requirement.judge(in_sync, frozenset("a"))
         assert judged.fulfilled or judged.possible
 
 
 @given(st.sampled_from(WriteConcern), SOME, SOME, st.integers(1, 5))
-def test_stronger_concern_is_met_only_if_the_weaker_is(
+def test_fulfilled_concern_implies_that_concern_one_is_fulfilled(
     concern: WriteConcern, in_sync: frozenset[str], others: frozenset[str], min_insync: int
 ) -> None:
-    """Of one, majority and one, all: majority and all are not comparable when clusters are away."""
+    """Majority and all are not comparable when clusters are away; one is weaker than both."""
     applied = others | {"a"}
     if Requirement(concern, len(NAMES), min_insync).judge(in_sync, applied).fulfilled:
         assert Requirement(ONE, len(NAMES), min_insync).judge(in_sync, applied).fulfilled

@@ -1,4 +1,4 @@
-"""A cluster comes into a configuration's text, or out of it, and all else stays."""
+"""Adding a cluster to a configuration's text, or removing one, leaves everything else unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def names(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("file", ["ring.local.yaml", "ring.production.yaml"])
-def test_edit_examples_add_and_remove_again_is_the_same_text(file: str) -> None:
+def test_added_and_removed_cluster_leaves_the_text_of_the_examples_unchanged(file: str) -> None:
     text = (CONF / file).read_text()
     more = add_cluster(text, NEW)
     assert names(more) == [*names(text), "dora"]
@@ -46,7 +46,7 @@ def test_edit_examples_add_and_remove_again_is_the_same_text(file: str) -> None:
     assert remove_cluster(more, len(names(text))) == text
 
 
-def test_edit_comments_and_all_else_stay() -> None:
+def test_edit_keeps_comments_and_all_other_lines() -> None:
     more = add_cluster(COMMENTED, NEW)
     assert [line for line in more.splitlines() if line not in COMMENTED.splitlines()] == [
         "  - name: dora",
@@ -54,12 +54,14 @@ def test_edit_comments_and_all_else_stay() -> None:
         "    peer: d:2",
         "      url: sc://d:3",
     ]
-    for index, left in enumerate(["b", "a"]):
+    for index, remaining in enumerate(["b", "a"]):
         less = remove_cluster(COMMENTED, index)
-        assert names(less) == [left]
+        assert names(less) == [remaining]
         comments = [line for line in COMMENTED.splitlines() if "#" in line]
-        kept = [line for line in comments if "its port" not in line or left == "b"]
-        assert [line for line in less.splitlines() if "#" in line] == kept
+        expected_comments = [
+            line for line in comments if "its port" not in line or remaining == "b"
+        ]
+        assert [line for line in less.splitlines() if "#" in line] == expected_comments
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_edit_comments_and_all_else_stay() -> None:
         "clusters: 1",
     ],
 )
-def test_edit_other_forms_are_left_to_a_person(text: str) -> None:
+def test_edit_of_another_form_of_text_is_refused(text: str) -> None:
     with pytest.raises(EditError, match="by hand"):
         add_cluster(text, NEW)
 
@@ -89,18 +91,18 @@ def test_edit_other_forms_are_left_to_a_person(text: str) -> None:
     st.booleans(),
     st.data(),
 )
-def test_edit_any_block_list_changes_by_one_item(
+def test_edit_of_any_block_list_changes_one_item(
     clusters: list[dict[str, object]], last: bool, data: st.DataObject
 ) -> None:
     tree = {"ring": "x", "clusters": clusters} if last else {"clusters": clusters, "ring": "x"}
     text = yaml.safe_dump(tree, sort_keys=False)
     assert yaml.safe_load(add_cluster(text, NEW)) == {**tree, "clusters": [*clusters, NEW]}
     at = data.draw(st.integers(0, len(clusters) - 1))
-    left = clusters[:at] + clusters[at + 1 :]
-    assert yaml.safe_load(remove_cluster(text, at)) == {**tree, "clusters": left}
+    remaining = clusters[:at] + clusters[at + 1 :]
+    assert yaml.safe_load(remove_cluster(text, at)) == {**tree, "clusters": remaining}
 
 
-def test_changed_as_meant_nothing_else_may_differ(tmp_path: Path) -> None:
+def test_changed_as_meant_accepts_no_other_difference(tmp_path: Path) -> None:
     both = make_config(tmp_path)
     one = dataclasses.replace(both, clusters=both.clusters[:1])
     assert changed_as_meant(one, both, added="b") and changed_as_meant(both, one, removed="b")

@@ -1,4 +1,4 @@
-"""A log in Kafka as configuration: what is refused, and what the client is given."""
+"""A log in Kafka as configuration: the refused settings, and the options of the client."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_kafka_log_without_a_section_has_the_safe_defaults() -> None:
     assert dict(options.client) == {"security_protocol": "PLAINTEXT"}
 
 
-def test_kafka_settings_become_those_of_the_client(tmp_path: Path) -> None:
+def test_kafka_settings_become_the_options_of_the_client(tmp_path: Path) -> None:
     for name in ("ca.pem", "own.pem", "own.key"):
         (tmp_path / name).write_text("-")
     tls = "ssl_ca_file: ca.pem, ssl_certificate_file: own.pem, ssl_key_file: own.key, "
@@ -107,17 +107,19 @@ def test_kafka_settings_become_those_of_the_client(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_kafka_contradiction_is_named(log: str, kafka: str, path: str, message: str) -> None:
+def test_kafka_contradiction_is_reported_with_its_key(
+    log: str, kafka: str, path: str, message: str
+) -> None:
     found = problems(log, kafka)
     assert any(each.startswith(f"{path}: ") and message in each for each in found), found
 
 
-def test_kafka_password_in_clear_is_allowed_on_loopback_or_on_purpose() -> None:
+def test_kafka_password_in_clear_is_allowed_on_loopback_or_by_a_setting() -> None:
     section = f"security_protocol: SASL_PLAINTEXT, {SASL}"
     assert load(LOCAL, section).kafka.sasl_username == "haproc"
     assert load(REMOTE, f"{section}, allow_sasl_plaintext: true").kafka.allow_sasl_plaintext
 
 
-def test_kafka_append_deadline_has_a_bound() -> None:
+def test_kafka_append_deadline_has_a_maximum() -> None:
     found = problems(LOCAL, more="timeouts: {append_s: 90}\n")
     assert found == ["timeouts.append_s: must be at most 60 with a log in Kafka"]

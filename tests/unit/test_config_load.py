@@ -1,4 +1,4 @@
-"""The configuration: every problem is found at once and named by its key's full path."""
+"""The configuration: all problems are reported at once, each with its key's full path."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def config(text: str) -> Config:
     return load_text(text, Path("/etc/haproc/ring.yaml"), ENVIRON)
 
 
-def test_load_smallest_file_gives_defaults() -> None:
+def test_load_of_the_smallest_file_gives_the_defaults() -> None:
     loaded = config(BASE)
     assert loaded.ring == "demo"
     assert loaded.log == "sqlite:///etc/haproc/log.db"
@@ -74,7 +74,7 @@ def test_load_smallest_file_gives_defaults() -> None:
     assert loaded.on_cluster_down is OnClusterDown.WAIT and not loaded.fanout_parallel
 
 
-def test_load_every_key_is_read() -> None:
+def test_load_of_every_key_reads_it() -> None:
     text = BASE + textwrap.dedent("""
         fanout: parallel
         on_cluster_down: exit
@@ -121,24 +121,28 @@ def test_load_every_key_is_read() -> None:
         ),
     ],
 )
-def test_limit_that_is_set_bounds_those_that_are_not(said: str, expected: Limits) -> None:
+def test_configured_limit_bounds_the_limits_that_are_not_configured(
+    said: str, expected: Limits
+) -> None:
     assert config(BASE + f"limits: {{{said}}}").limits == expected
 
 
-def test_limits_that_are_all_set_are_not_changed_but_refused() -> None:
+def test_contradicting_configured_limits_are_refused() -> None:
     said = "{operation_bytes_max: 16777216, batch_arrow_bytes_max: 16777217}"
-    told = only_problem(BASE + f"limits: {said}")
-    assert told.startswith("limits.batch_arrow_bytes_max: 16777217 is more than limits.operation_")
+    advertised = only_problem(BASE + f"limits: {said}")
+    assert advertised.startswith(
+        "limits.batch_arrow_bytes_max: 16777217 is more than limits.operation_"
+    )
 
 
-def test_load_secrets_never_shown() -> None:
+def test_loaded_secrets_are_not_shown() -> None:
     text = BASE + "users: [{name: etl, token: {env: ETL}}]"
     shown = repr(config(text))
     for secret in ("ring-secret-1", "spark-token-1", "etl-token-1"):
         assert secret not in shown
 
 
-def test_load_secret_as_text_refused_and_not_repeated() -> None:
+def test_load_of_a_secret_as_text_is_refused_and_not_repeated() -> None:
     found = only_problem(BASE.replace("{env: RING}", "hunter2-hunter2"))
     assert found.startswith("secret: a secret must not stand in this file")
     assert "hunter2" not in found
@@ -159,30 +163,32 @@ def test_load_secret_as_text_refused_and_not_repeated() -> None:
         ("12345678", "secret", "not a secret"),
     ],
 )
-def test_load_secret_missing_or_unfit_named(source: str, path: str, message: str) -> None:
+def test_load_of_a_missing_or_unfit_secret_is_reported_with_its_key(
+    source: str, path: str, message: str
+) -> None:
     found = only_problem(BASE.replace("{env: RING}", source))
     assert found.startswith(f"{path}: ") and message in found
 
 
-def test_load_secret_from_file_relative_to_the_configuration(tmp_path: Path) -> None:
+def test_load_reads_a_secret_file_relative_to_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("from-a-file\n")
     file = tmp_path / "ring.yaml"
     file.write_text(BASE.replace("{env: RING}", "{file: secret.txt}"))
     assert load(file, ENVIRON).secret == "from-a-file"
 
 
-def test_load_unknown_key_suggests_the_near_one() -> None:
+def test_load_of_an_unknown_key_suggests_a_similar_one() -> None:
     found = only_problem(BASE + "limits: {lane: 3}")
     assert re.fullmatch(r"limits\.lane: unknown key; did you mean lanes\? \(line \d+\)", found)
 
 
-def test_load_duplicate_key_named_with_both_lines() -> None:
+def test_load_of_a_duplicate_key_is_refused_with_its_path() -> None:
     assert only_problem(BASE + "ring: other\n").startswith("ring: given twice; the first is in")
     nested = BASE + "limits:\n  lanes: 1\n  lanes: 2\n"
     assert only_problem(nested).startswith("limits.lanes: given twice")
 
 
-def test_load_all_problems_reported_at_once() -> None:
+def test_load_reports_all_problems_at_once() -> None:
     text = BASE.replace("name: b", "nam: b") + "limits: {lanes: 0}\nfanout: both\nextra: 1\n"
     found = "\n".join(problems(text))
     for path in ("clusters[1].name: missing", "clusters[1].nam:", "limits.lanes:", "fanout:"):
@@ -235,7 +241,9 @@ def test_load_all_problems_reported_at_once() -> None:
         ("membership: {window_s: 101}", "membership.window_s", "more than 1000 intervals"),
     ],
 )
-def test_load_wrong_value_named(extra: str, path: str, message: str) -> None:
+def test_load_of_a_wrong_value_is_reported_with_its_key(
+    extra: str, path: str, message: str
+) -> None:
     found = only_problem(BASE + extra)
     assert found.startswith(f"{path}: ") and message in found
 
@@ -266,28 +274,30 @@ def test_load_wrong_value_named(extra: str, path: str, message: str) -> None:
         ("listen: 127.0.0.1:8081", "listen: 0.0.0.0:8081", "clusters[1].listen", "allow_anonym"),
     ],
 )
-def test_load_contradiction_named(old: str, new: str, path: str, message: str) -> None:
+def test_load_of_a_contradiction_is_reported_with_its_key(
+    old: str, new: str, path: str, message: str
+) -> None:
     found = problems(BASE.replace(old, new))
     assert any(f.startswith(f"{path}: ") and message in f for f in found), found
 
 
-def test_load_open_listener_with_users_or_on_purpose_accepted() -> None:
+def test_load_of_an_open_listener_with_users_or_allow_anonymous_is_accepted() -> None:
     text = BASE.replace("listen: 127.0.0.1:8081", "listen: 0.0.0.0:8081")
     assert config(text + "users: [{name: etl, token: {env: ETL}}]").users
     assert config(text + "allow_anonymous: true").allow_anonymous
 
 
-def test_load_advertised_url_is_what_clients_are_told() -> None:
-    told = BASE.replace(
+def test_advertised_url_is_the_client_url() -> None:
+    advertised = BASE.replace(
         "listen: 127.0.0.1:8081", "listen: 127.0.0.1:8081\n    advertise: https://b.example.com/ha"
     )
-    assert [config(told).client_url(name) for name in "ab"] == [
+    assert [config(advertised).client_url(name) for name in "ab"] == [
         "http://127.0.0.1:8080",
         "https://b.example.com/ha",
     ]
 
 
-def test_load_door_on_all_addresses_is_advertised_at_the_peers_host() -> None:
+def test_door_on_all_addresses_is_advertised_at_the_host_of_its_peer_address() -> None:
     text = BASE.replace("listen: 127.0.0.1:8081", "listen: 0.0.0.0:8081")
     text = text.replace("peer: 127.0.0.1:18081", "peer: b.example.com:9000")
     text = text.replace("sqlite:log.db", "kafka://k:9092/demo") + "allow_anonymous: true\n"
@@ -298,17 +308,17 @@ def test_load_door_on_all_addresses_is_advertised_at_the_peers_host() -> None:
     "url",
     ["b:8080", "ftp://b", "http://", "http://0.0.0.0:80", "http://b:0", "http://b:x", "http://a b"],
 )
-def test_load_advertised_url_that_nobody_can_use_refused(url: str) -> None:
+def test_load_of_an_unusable_advertised_url_is_refused(url: str) -> None:
     text = BASE.replace("listen: 127.0.0.1:8081", f"listen: 127.0.0.1:8081\n    advertise: {url!r}")
     assert only_problem(text).startswith("clusters[1].advertise: ")
 
 
-def test_load_advertised_url_of_two_clusters_refused() -> None:
+def test_load_of_the_same_advertised_url_for_two_clusters_is_refused() -> None:
     text = BASE.replace("listen:", "advertise: http://gate:80\n    listen:")
     assert "already used by clusters[0].advertise" in only_problem(text)
 
 
-def test_load_storage_is_prefixes_and_what_stands_for_them() -> None:
+def test_load_of_storage_reads_prefixes_and_their_replacements() -> None:
     text = BASE.replace(
         "listen: 127.0.0.1:8081",
         'listen: 127.0.0.1:8081\n    storage: {"file:/data/b": s3a://bucket-b, "s3a://x": s3a://x}',
@@ -329,19 +339,19 @@ def test_load_storage_is_prefixes_and_what_stands_for_them() -> None:
         ("[/data]", "clusters[1].storage: expected a mapping of prefixes of paths"),
     ],
 )
-def test_load_storage_that_is_no_place_refused(storage: str, said: str) -> None:
+def test_load_of_storage_with_an_invalid_path_is_refused(storage: str, said: str) -> None:
     text = BASE.replace("listen: 127.0.0.1:8081", f"listen: 127.0.0.1:8081\n    storage: {storage}")
     assert said in only_problem(text)
 
 
-def test_load_users_with_allow_anonymous_or_shared_token_refused() -> None:
+def test_load_of_users_with_allow_anonymous_or_a_shared_token_is_refused() -> None:
     users = "users: [{name: etl, token: {env: ETL}}, {name: bi, token: {env: %s}}]\n"
     assert "contradicts users" in only_problem(BASE + users % "BI" + "allow_anonymous: true")
     assert only_problem(BASE + users % "ETL").startswith("users[1].token: is the same as users[0]")
     assert only_problem(BASE + users % "RING").startswith("users[1].token: is the same as secret")
 
 
-def test_load_ipv6_and_tls_read() -> None:
+def test_load_of_an_ipv6_address_and_a_tls_url_reads_them() -> None:
     text = BASE.replace("listen: 127.0.0.1:8081", 'listen: "[::1]:9000"').replace(
         "sc://127.0.0.1:28081", "sc://spark.example.com/;use_ssl=true"
     )
@@ -354,7 +364,7 @@ def test_load_ipv6_and_tls_read() -> None:
     )
 
 
-def test_load_memory_log_for_one_cluster_accepted() -> None:
+def test_load_of_a_memory_log_for_one_cluster_is_accepted() -> None:
     one = "clusters:" + CLUSTER.format(name="a", port=8080)
     text = BASE.replace(TWO, one).replace("sqlite:log.db", "'memory:'")
     assert config(text).log == "memory:"
@@ -364,11 +374,11 @@ def test_load_memory_log_for_one_cluster_accepted() -> None:
     "text",
     ["", "[]", "5", "ring: [", "{", "? [1]\n: 2", "a: &x [*x]", "a: !!python/object:os.x {}"],
 )
-def test_load_not_a_configuration_refused(text: str) -> None:
+def test_load_of_a_text_that_is_no_configuration_is_refused(text: str) -> None:
     assert problems(text)
 
 
-def test_load_missing_file_named(tmp_path: Path) -> None:
+def test_load_of_a_missing_file_is_reported_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml cannot be used:\n  cannot be read"):
         load(tmp_path / "none.yaml", {})
 
@@ -384,7 +394,7 @@ def production(folder: Path, text: str) -> Config:
     return load_text(text, CONF / "ring.production.yaml", {})
 
 
-def test_conf_examples_load(tmp_path: Path) -> None:
+def test_example_configurations_load(tmp_path: Path) -> None:
     environ = {"HAPROC_SECRET": "ring-secret-1", "HAPROC_SPARK_TOKEN": "spark-token-1"}
     assert len(load(CONF / "ring.local.yaml", environ).clusters) == 3
     loaded = production(tmp_path, (CONF / "ring.production.yaml").read_text())
@@ -394,7 +404,7 @@ def test_conf_examples_load(tmp_path: Path) -> None:
     assert loaded.kafka.sasl_password == "kafka-haproc-secret"
 
 
-def test_conf_production_example_shows_every_kafka_key(tmp_path: Path) -> None:
+def test_production_example_shows_every_kafka_key(tmp_path: Path) -> None:
     text = (CONF / "ring.production.yaml").read_text()
     uncommented = re.sub(r"^  # (?=\w+: )", "  ", text, flags=re.MULTILINE)
     assert set(yaml.safe_load(uncommented)["kafka"]) == set(Kafka.__dataclass_fields__)
@@ -402,7 +412,7 @@ def test_conf_production_example_shows_every_kafka_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("section", ["limits", "timeouts", "membership", "writes", "trim"])
-def test_conf_production_example_shows_every_key_with_its_default(section: str) -> None:
+def test_production_example_shows_every_key_of_a_section_with_its_default(section: str) -> None:
     text = (CONF / "ring.production.yaml").read_text()
     uncommented = re.sub(r"^  # (?=\w+: )", "  ", text, flags=re.MULTILINE)
     shown = yaml.safe_load(uncommented)[section]
@@ -431,7 +441,7 @@ _JUNK = st.recursive(
 
 
 @given(_JUNK)
-def test_load_any_yaml_loads_or_names_problems(junk: object) -> None:
+def test_load_of_any_yaml_succeeds_or_reports_problems(junk: object) -> None:
     try:
         load_text(yaml.safe_dump(junk), Path("/etc/ring.yaml"), ENVIRON)
     except ConfigError as error:

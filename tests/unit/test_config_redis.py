@@ -1,4 +1,4 @@
-"""States shared through Redis, as configuration: what is read, and what is refused."""
+"""States shared through Redis, as configuration: accepted and refused settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def problems(redis: str, more: str = "state: redis") -> list[str]:
     return [re.sub(r" \(line \d+\)$", "", str(problem)) for problem in caught.value.problems]
 
 
-def test_state_is_shared_over_the_mesh_unless_asked_otherwise() -> None:
+def test_state_is_shared_over_the_mesh_by_default() -> None:
     config = load("", more="")
     assert config.state is StateWay.MESH and config.redis == Redis()
 
@@ -75,7 +75,7 @@ def test_redis_url_is_read(text: str, url: RedisUrl) -> None:
         ("redis://h?ssl=1", "is not a URL of a Redis"),
     ],
 )
-def test_redis_url_that_is_wrong_is_refused(text: str, message: str) -> None:
+def test_wrong_redis_url_is_refused(text: str, message: str) -> None:
     (problem,) = problems(f'url: "{text}"')
     assert problem.startswith("redis.url: ") and message in problem
 
@@ -100,13 +100,13 @@ def test_redis_url_that_is_wrong_is_refused(text: str, message: str) -> None:
         (f"{LOCAL}, ssl_ca_file: /no/such", "state: redis", "redis.ssl_ca_file", "cannot be read"),
     ],
 )
-def test_redis_settings_that_contradict_are_refused(
+def test_contradicting_redis_settings_are_refused(
     redis: str, more: str, path: str, message: str
 ) -> None:
     found = problems(redis, more)
     assert any(each.startswith(f"{path}: ") and message in each for each in found), found
 
 
-def test_redis_password_in_clear_can_be_allowed() -> None:
+def test_redis_password_in_clear_is_allowed_by_a_setting_or_on_loopback() -> None:
     load(f"url: redis://r.example.com, {PASSWORD}, allow_password_plaintext: true")
     load(f"{LOCAL}, {PASSWORD}")

@@ -1,4 +1,4 @@
-"""Calls of Spark Connect's clients are bounded before anything looks at what they name."""
+"""Calls of Spark Connect's clients are limited in size before their content is read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SESSION = "00000000-0000-0000-0000-00000000000a"
 
 
 class Context:
-    """What a handler sees of a call; ``told`` and ``code`` are how it was ended."""
+    """A handler's view of a call; ``told`` and ``code`` are the message and code that ended it."""
 
     told = ""
     code = grpc.StatusCode.OK
@@ -43,7 +43,7 @@ class Context:
 
 
 class Left(Context):
-    """A call whose client left: gRPC sends nothing more."""
+    """A call whose client has left: gRPC sends nothing more."""
 
     async def write(self, response: bytes) -> None:
         raise grpc.aio.InternalError('Failed "execute_batch"')
@@ -60,13 +60,13 @@ def boundary_of(tmp_path: Path, access: Access | None = None) -> Boundary:
 
 
 @pytest.mark.parametrize(("rpc", "taken"), [("GetStatus", False), ("AnalyzePlan", True)])
-async def test_call_that_names_too_much_refused_unless_it_brings_a_plan(
+async def test_too_large_call_is_refused_unless_it_brings_a_plan(
     tmp_path: Any, rpc: str, taken: bool
 ) -> None:
-    seen: list[bytes] = []
+    handled: list[bytes] = []
 
     async def handle(call: Call, request: bytes) -> bytes:
-        seen.append(request)
+        handled.append(request)
         return b""
 
     boundary = boundary_of(tmp_path)
@@ -79,10 +79,10 @@ async def test_call_that_names_too_much_refused_unless_it_brings_a_plan(
         with pytest.raises(grpc.aio.AbortError):
             await handler.unary_unary(whole, context)
         assert "HAPROC_TOO_LARGE" in context.told
-    assert bool(seen) is taken
+    assert bool(handled) is taken
 
 
-async def test_client_that_left_is_one_line_of_the_log_and_no_error(
+async def test_client_that_left_is_logged_as_one_line_without_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "haproc")
@@ -101,10 +101,10 @@ async def test_client_that_left_is_one_line_of_the_log_and_no_error(
 
 
 @pytest.mark.parametrize("operation_id", ["", SESSION])
-async def test_client_repeats_a_write_of_unknown_outcome_only_under_its_own_id(
+async def test_client_may_repeat_a_write_of_unknown_outcome_only_under_its_own_id(
     tmp_path: Path, operation_id: str
 ) -> None:
-    """Without an id of its own the repetition would be another write: gRPC must not repeat it."""
+    """Without its own id the repetition would be another write: gRPC must not repeat it."""
 
     async def handle(call: Call, request: bytes) -> AsyncGenerator[bytes, None]:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""What a client gets of an operation: held, streamed, reattached, gone on with elsewhere."""
+"""The result of an operation as a client gets it: held, streamed, reattached, resumed elsewhere."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_result_is_held_until_it_is_complete(rig: Rig) -> None:
     assert (await read(stream, client)).has_all_of(table)  # completed by us, as Spark would
 
 
-async def test_small_result_is_gone_on_with_anywhere_without_running_again(rig: Rig) -> None:
+async def test_small_result_is_resumed_on_any_haproc_without_running_again(rig: Rig) -> None:
     table = pa.table({"a": [1, 2]})
     responses = result(table, [1])
     for count in (1, 2):  # schema and rows; rows and metrics; the end is the third
@@ -85,7 +85,7 @@ async def test_small_result_is_gone_on_with_anywhere_without_running_again(rig: 
 @pytest.mark.parametrize("asked", [request("select * from t"), LONG])
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-async def test_large_result_whose_haprocs_die_comes_out_whole(
+async def test_large_result_arrives_whole_though_its_haprocs_die(
     asked: bytes, data: st.DataObject
 ) -> None:
     rig, client, last = Rig(), Client(), ""
@@ -134,7 +134,7 @@ async def test_request_that_another_haproc_took_over_is_not_deleted_by_the_first
     assert rig.keys.kept == {}
 
 
-async def test_result_that_comes_out_otherwise_ends_with_a_clear_error(rig: Rig) -> None:
+async def test_resumed_result_with_other_rows_ends_with_result_changed(rig: Rig) -> None:
     client = await read(
         rig.haproc().deliver_responses(KEY, request(), rig.source(result(TABLE, CUT))), count=9
     )
@@ -144,7 +144,7 @@ async def test_result_that_comes_out_otherwise_ends_with_a_clear_error(rig: Rig)
     assert await failing(again) == ErrorClass.RESULT_CHANGED
 
 
-async def test_failure_before_the_result_is_complete_is_nothing_but_an_error(rig: Rig) -> None:
+async def test_failure_before_the_result_is_complete_returns_only_an_error(rig: Rig) -> None:
     haproc = rig.haproc()
     source = rig.source([schema(), WRONG])
     assert await failing(haproc.deliver_responses(KEY, request(), source)) == "DIVIDE_BY_ZERO"
@@ -154,7 +154,9 @@ async def test_failure_before_the_result_is_complete_is_nothing_but_an_error(rig
     assert haproc.status("ann", SESSION) == {OPERATION: OperationState.FAILED}
 
 
-async def test_spark_that_goes_away_before_anything_was_given_is_asked_anew(rig: Rig) -> None:
+async def test_spark_failure_before_the_first_response_lets_the_client_send_its_plan_again(
+    rig: Rig,
+) -> None:
     haproc = rig.haproc()
     with pytest.raises(EngineError, match="broke"):
         await read(haproc.deliver_responses(KEY, request(), rig.source([schema(), AWAY])))
@@ -167,7 +169,7 @@ async def test_spark_that_goes_away_before_anything_was_given_is_asked_anew(rig:
 
 
 @pytest.mark.parametrize("same", [True, False])
-async def test_spark_that_goes_away_amid_a_result_ends_the_stream_and_another_goes_on(
+async def test_spark_failure_amid_a_result_ends_the_stream_and_a_reattach_resumes_it(
     rig: Rig, same: bool
 ) -> None:
     haproc, client = rig.haproc(), Client()
@@ -193,7 +195,7 @@ async def test_newer_stream_ends_the_older_one(rig: Rig) -> None:
     assert (await read(newer, client)).has_all_of(TABLE)
 
 
-async def test_released_responses_are_gone_and_so_is_a_released_operation(rig: Rig) -> None:
+async def test_released_responses_and_operations_are_not_available_any_more(rig: Rig) -> None:
     haproc, table = rig.haproc(), pa.table({"a": [1]})
     source = rig.source(result(table, []))
     client = await read(haproc.deliver_responses(KEY, request(), source))
@@ -219,7 +221,7 @@ async def test_released_responses_are_gone_and_so_is_a_released_operation(rig: R
     assert len(rig.asked) == 1
 
 
-async def test_operation_that_its_client_looked_for_in_vain_is_known_to_be_sent_again(
+async def test_operation_that_a_client_looked_for_in_vain_is_remembered_as_sought(
     rig: Rig,
 ) -> None:
     haproc = rig.haproc()
@@ -229,7 +231,7 @@ async def test_operation_that_its_client_looked_for_in_vain_is_known_to_be_sent_
     assert not haproc.was_sought(dataclasses.replace(KEY, user="bob"))
 
 
-async def test_operation_that_nobody_knows_is_not_found(rig: Rig) -> None:
+async def test_unknown_operation_is_not_found(rig: Rig) -> None:
     haproc = rig.haproc()
     for last in (None, "bogus"):
         gone = await failing(haproc.reattach(KEY, last, rig.source([])))
@@ -240,8 +242,8 @@ async def test_operation_that_nobody_knows_is_not_found(rig: Rig) -> None:
     assert await failing(haproc.reattach(KEY, "x", rig.source([]))) == (
         "INVALID_CURSOR.POSITION_NOT_FOUND"
     )
-    made_up = id_text(read_id_run(haproc), 99, ResultPosition(), Way.NOTHING)
-    assert await failing(haproc.reattach(KEY, made_up, rig.source([]))) == (
+    invented_id = id_text(read_id_run(haproc), 99, ResultPosition(), Way.NOTHING)
+    assert await failing(haproc.reattach(KEY, invented_id, rig.source([]))) == (
         "INVALID_CURSOR.POSITION_NOT_FOUND"
     )
 
@@ -251,7 +253,7 @@ def read_id_run(haproc: Deliveries) -> bytes:
 
 
 @pytest.mark.parametrize("revocable", [False, True])
-async def test_write_that_is_interrupted_is_answered_whether_it_was_taken_back_or_not(
+async def test_interrupted_write_is_answered_whether_it_was_revoked_or_not(
     rig: Rig, revocable: bool
 ) -> None:
     rig.revocable = {KEY} if revocable else set()
@@ -265,7 +267,7 @@ async def test_write_that_is_interrupted_is_answered_whether_it_was_taken_back_o
     assert (await reading).has_all_of(TABLE)
 
 
-async def test_operation_that_goes_on_when_released_is_not_called_cancelled(rig: Rig) -> None:
+async def test_released_operation_that_goes_on_has_the_state_unknown(rig: Rig) -> None:
     haproc, gate = rig.haproc(), asyncio.Event()
     rig.going_on.add(KEY)
     reading = asyncio.ensure_future(
@@ -296,7 +298,7 @@ async def test_interrupted_operation_ends_as_canceled_and_stops_on_spark(
         haproc.release(KEY)
 
 
-async def test_operation_that_nobody_reads_is_given_up(rig: Rig) -> None:
+async def test_operation_without_a_reader_is_abandoned(rig: Rig) -> None:
     haproc = rig.haproc(abandoned_after_s=0.02, look_interval_s=0.01)
     await read(haproc.deliver_responses(KEY, LONG, rig.source(result(TABLE, CUT))), count=1)
     await until(lambda: not haproc.kept and not rig.keys.kept)
@@ -305,8 +307,8 @@ async def test_operation_that_nobody_reads_is_given_up(rig: Rig) -> None:
     assert gone == "INVALID_HANDLE.OPERATION_ABANDONED"
 
 
-async def test_client_that_comes_back_from_another_haproc_is_gone_on_with(rig: Rig) -> None:
-    """Though this HAProc had given the operation up, or still has a run of its own."""
+async def test_client_that_returns_from_another_haproc_can_resume(rig: Rig) -> None:
+    """Although this HAProc had abandoned the operation, or still has its own run of it."""
     for give_up in (True, False):
         one, other = rig.haproc(), rig.haproc()
         client = await read(
@@ -320,7 +322,7 @@ async def test_client_that_comes_back_from_another_haproc_is_gone_on_with(rig: R
         assert client.has_all_of(TABLE)
 
 
-async def test_client_that_asks_twice_for_the_same_place_finds_one_run(rig: Rig) -> None:
+async def test_client_that_reattaches_twice_at_the_same_position_finds_one_run(rig: Rig) -> None:
     client = await read(
         rig.haproc().deliver_responses(KEY, LONG, rig.source(result(TABLE, CUT))), count=4
     )
@@ -332,12 +334,14 @@ async def test_client_that_asks_twice_for_the_same_place_finds_one_run(rig: Rig)
 
 
 def lost_of(client: Client, lost: Client) -> Client:
-    """Return a copy of a client, for what never arrived."""
+    """Return a copy of a client, for responses that never arrived."""
     lost.rows, lost.batches, lost.seen = client.rows, [*client.batches], [*client.seen]
     return lost
 
 
-async def test_result_nobody_can_go_on_with_says_so(rig: Rig) -> None:
+async def test_result_whose_request_was_not_stored_cannot_be_resumed_on_another_haproc(
+    rig: Rig,
+) -> None:
     class Away(MemoryKeyValueStore):
         async def put(self, key: str, value: bytes) -> int:
             raise LogUnavailableError("no store")
@@ -359,16 +363,16 @@ async def test_result_nobody_can_go_on_with_says_so(rig: Rig) -> None:
 async def test_id_with_the_request_of_another_operation_is_refused(rig: Rig) -> None:
     other = dataclasses.replace(KEY, operation_id=SESSION)
     for rest in (request(), b"no request", b""):
-        made_up = id_text(b"12345678", 0, ResultPosition(), Way.REQUEST, packed(rest))
-        gone = await failing(rig.haproc().reattach(other, made_up, rig.source([])))
+        invented_id = id_text(b"12345678", 0, ResultPosition(), Way.REQUEST, packed(rest))
+        gone = await failing(rig.haproc().reattach(other, invented_id, rig.source([])))
         assert gone == ErrorClass.RESULT_LOST
-    made_up = id_text(b"12345678", 0, ResultPosition(), Way.TAIL, packed(b"no responses"))
-    gone = await failing(rig.haproc().reattach(KEY, made_up, rig.source([])))
+    invented_id = id_text(b"12345678", 0, ResultPosition(), Way.TAIL, packed(b"no responses"))
+    gone = await failing(rig.haproc().reattach(KEY, invented_id, rig.source([])))
     assert gone == "INVALID_CURSOR.POSITION_NOT_FOUND"
     assert rig.asked == []
 
 
-async def test_stream_ends_after_so_many_bytes_and_is_reattached(rig: Rig) -> None:
+async def test_stream_ends_after_its_byte_limit_and_is_reattached(rig: Rig) -> None:
     haproc, client, streams = rig.haproc(stream_bytes_max=100_000), Client(), 1
     await read(haproc.deliver_responses(KEY, request(), rig.source(result(TABLE, CUT))), client)
     while client.seen[-1:] != ["result_complete"]:
@@ -377,7 +381,9 @@ async def test_stream_ends_after_so_many_bytes_and_is_reattached(rig: Rig) -> No
     assert client.has_all_of(TABLE) and 3 < streams < 12 and len(rig.asked) == 1
 
 
-async def test_stream_of_who_cannot_reattach_lasts_and_leaves_nothing(rig: Rig) -> None:
+async def test_stream_of_a_client_that_cannot_reattach_is_not_cut_and_leaves_nothing(
+    rig: Rig,
+) -> None:
     haproc, asked = rig.haproc(stream_bytes_max=1000, stream_s=0), request(reattachable=False)
     client = await read(haproc.deliver_responses(KEY, asked, rig.source(result(TABLE, CUT)[:-1])))
     assert client.table(TABLE).equals(TABLE) and client.seen == ["schema", "metrics"]
@@ -390,33 +396,35 @@ async def test_stream_of_who_cannot_reattach_lasts_and_leaves_nothing(rig: Rig) 
     assert haproc.kept == 0 and rig.operations.taken == 0
 
 
-async def test_run_waits_for_its_client_and_keeps_little(rig: Rig) -> None:
-    haproc, given_ = rig.haproc(retained_bytes=50_000), []
+async def test_run_waits_for_its_client_and_keeps_few_bytes(rig: Rig) -> None:
+    haproc, produced = rig.haproc(retained_bytes=50_000), []
     responses = result(TABLE, CUT)
 
     def counted() -> Iterable[bytes]:
         for response in responses:
-            given_.append(response)
+            produced.append(response)
             yield response
 
     stream = haproc.deliver_responses(KEY, request(), rig.source(counted()))
-    client = await read_slowly(stream, rig, given_)
+    client = await read_slowly(stream, rig, produced)
     assert client.has_all_of(TABLE)
     assert rig.memory.taken < 200_000
 
 
-async def read_slowly(stream: AsyncGenerator[bytes, None], rig: Rig, given_: list[bytes]) -> Client:
+async def read_slowly(
+    stream: AsyncGenerator[bytes, None], rig: Rig, produced: list[bytes]
+) -> Client:
     client, most = Client(), 0
     async for response in stream:
         client.take(response)
         await asyncio.sleep(0.002)
         most = max(most, rig.memory.taken)
-        assert len(given_) < len(client.batches) * 2 + 16
+        assert len(produced) < len(client.batches) * 2 + 16
     assert most < 300_000
     return client
 
 
-async def test_results_are_held_only_as_far_as_there_is_memory_for_them() -> None:
+async def test_results_are_held_only_within_the_memory_limit() -> None:
     rig = Rig(DeliveryLimits(), memory=100_000)
     haproc, gate = rig.haproc(), asyncio.Event()
     stream = haproc.deliver_responses(KEY, request(), rig.source(result(TABLE, CUT), gate))
@@ -428,7 +436,7 @@ async def test_results_are_held_only_as_far_as_there_is_memory_for_them() -> Non
     assert rig.memory.taken == 0
 
 
-async def test_progress_of_a_long_statement_overtakes_what_is_held(rig: Rig) -> None:
+async def test_progress_of_a_long_statement_is_sent_before_held_responses(rig: Rig) -> None:
     haproc, gate = rig.haproc(progress_after_s=0), asyncio.Event()
     table = pa.table({"a": [1]})
     source = rig.source([schema(), progress(), *result(table, [])[2:]], gate)
@@ -440,7 +448,7 @@ async def test_progress_of_a_long_statement_overtakes_what_is_held(rig: Rig) -> 
     assert client.has_all_of(table)
 
 
-async def test_operations_beyond_the_bound_are_refused_until_others_are_released(rig: Rig) -> None:
+async def test_operations_beyond_the_limit_are_refused_until_others_are_released(rig: Rig) -> None:
     rig.operations = Shares(1)
     haproc = rig.haproc()
     await read(haproc.deliver_responses(KEY, request(), rig.source([complete()])))
@@ -452,7 +460,7 @@ async def test_operations_beyond_the_bound_are_refused_until_others_are_released
     await read(haproc.deliver_responses(other, request(), rig.source([complete()])))
 
 
-async def test_every_response_bears_the_names_that_the_door_gave(rig: Rig) -> None:
+async def test_every_response_has_the_names_that_the_door_gave(rig: Rig) -> None:
     names = bytes(Response(server_side_session_id="s", operation_id=OPERATION).SerializeToString())
     stream = rig.haproc().deliver_responses(
         KEY, request(), rig.source(result(TABLE, [])), names=names

@@ -68,10 +68,10 @@ def batches(draw: st.DrawFn) -> pa.RecordBatch:
 
 
 def digest(*batches: pa.RecordBatch) -> bytes:
-    made = RowDigest()
+    row_digest = RowDigest()
     for batch in batches:
-        made.add_batch(batch)
-    return made.digest()
+        row_digest.add_batch(batch)
+    return row_digest.digest()
 
 
 def cut(batch: pa.RecordBatch, places: list[int]) -> Iterator[pa.RecordBatch]:
@@ -90,7 +90,7 @@ def sent(batch: pa.RecordBatch, compression: str | None) -> pa.RecordBatch:
 
 @settings(max_examples=300)
 @given(batches(), st.lists(st.integers(0, 12), max_size=4), st.sampled_from([None, "zstd", "lz4"]))
-def test_digest_of_rows_cut_anywhere_and_compressed_is_the_same(
+def test_digest_is_the_same_for_rows_cut_anywhere_and_compressed(
     batch: pa.RecordBatch, places: list[int], compression: str | None
 ) -> None:
     whole = digest(batch)
@@ -100,7 +100,7 @@ def test_digest_of_rows_cut_anywhere_and_compressed_is_the_same(
 
 @settings(max_examples=300)
 @given(batches(), st.data())
-def test_digest_of_other_rows_is_another(batch: pa.RecordBatch, data: st.DataObject) -> None:
+def test_digest_of_different_rows_is_different(batch: pa.RecordBatch, data: st.DataObject) -> None:
     rows = batch.num_rows
     order = data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=rows + 1))
     other = batch.take(pa.array(order))
@@ -108,11 +108,11 @@ def test_digest_of_other_rows_is_another(batch: pa.RecordBatch, data: st.DataObj
 
 
 def same(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
-    """Compare values bit by bit, NaN and -0.0 too, by what Python shows of them."""
+    """Compare values bit by bit, also NaN and -0.0, by their text in Python."""
     return repr(one.to_pylist()) == repr(other.to_pylist())
 
 
-def test_digest_with_other_bytes_under_nulls_is_the_same() -> None:
+def test_digest_ignores_the_bytes_under_nulls() -> None:
     mask = np.array([False, True, False])
     for values, hidden in (([1, 7, 3], [1, 8, 3]), (["a", "xyz", "b"], ["a", "", "b"])):
         one, other = (
@@ -133,7 +133,7 @@ def test_digest_with_other_bytes_under_nulls_is_the_same() -> None:
     assert len({digest(pa.record_batch({"a": each})) for each in lists}) == 1
 
 
-def test_digest_of_encoded_columns_is_that_of_their_values() -> None:
+def test_digest_of_encoded_columns_equals_that_of_their_values() -> None:
     values = pa.array(["a", "a", None, "b", "b", "b"])
     plain = digest(pa.record_batch({"a": values}))
     assert digest(pa.record_batch({"a": values.dictionary_encode()})) == plain
@@ -142,8 +142,8 @@ def test_digest_of_encoded_columns_is_that_of_their_values() -> None:
     assert digest(pa.record_batch({"a": shuffled})) == plain
 
 
-def test_digest_tells_where_values_end_and_what_they_are_called() -> None:
-    told = {
+def test_digest_depends_on_value_boundaries_column_names_and_types() -> None:
+    all_digests = {
         digest(pa.record_batch({"a": ["ab", "c"]})),
         digest(pa.record_batch({"a": ["a", "bc"]})),
         digest(pa.record_batch({"b": ["a", "bc"]})),
@@ -153,15 +153,15 @@ def test_digest_tells_where_values_end_and_what_they_are_called() -> None:
         digest(pa.record_batch({"a": [None, 1]})),
         digest(pa.record_batch({"a": [1, None]})),
     }
-    assert len(told) == 8
+    assert len(all_digests) == 8
 
 
-def test_digest_of_no_rows_is_the_same_for_all() -> None:
+def test_digest_of_no_rows_equals_that_of_an_empty_batch() -> None:
     empty = pa.record_batch({"a": pa.array([], pa.int8())})
     assert digest() == digest(empty)
 
 
-def test_digest_of_an_unknown_type_is_refused() -> None:
+def test_digest_of_an_unknown_type_or_changed_columns_is_refused() -> None:
     union = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
     with pytest.raises(UnknownTypeError):
         digest(pa.record_batch({"a": union}))

@@ -1,4 +1,4 @@
-"""Failures as PySpark's client shows them: the very exceptions that Spark's would be."""
+"""Failures as PySpark's client shows them: the same exceptions as Spark's own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from haproc.spark_error import Context, details
 
 
 class _Ended(grpc.RpcError, grpc.Call):
-    """A call that ended so, as gRPC's client shows it."""
+    """A call that ended with this status, as gRPC's client shows it."""
 
     def __init__(self, ending: CallEnd) -> None:
         self._ending = ending
@@ -70,7 +70,7 @@ def _repeated(ending: CallEnd) -> bool:
         ("XX000", "INTERNAL_ERROR", pyspark_errors.SparkException),
     ],
 )
-def test_error_of_a_write_is_the_exception_that_spark_would_raise(
+def test_error_of_a_write_raises_the_exception_that_spark_would_raise(
     sqlstate: str, error_class: str, kind: type[Exception]
 ) -> None:
     error = RequestError(
@@ -88,7 +88,7 @@ def test_error_of_a_write_is_the_exception_that_spark_would_raise(
     assert not _repeated(ending)
 
 
-SAID = details(
+SPARK_DETAILS = details(
     (
         "org.apache.spark.sql.catalyst.parser.ParseException",
         "org.apache.spark.sql.AnalysisException",
@@ -99,9 +99,9 @@ SAID = details(
 )
 
 
-def test_what_spark_said_of_a_write_is_shown_whatever_its_sqlstate() -> None:
+def test_error_details_of_spark_take_precedence_over_the_sqlstate_of_a_write() -> None:
     failure = ApplicationFailure(
-        "UNSUPPORTED_DATATYPE", "0A000", 'Unsupported data type "INTT".', SAID
+        "UNSUPPORTED_DATATYPE", "0A000", 'Unsupported data type "INTT".', SPARK_DETAILS
     )
     ending = call_end(
         rejected(OperationOutcome(OutcomeStatus.REJECTED, failure=failure), 7), error_id="e1"
@@ -116,14 +116,16 @@ def test_what_spark_said_of_a_write_is_shown_whatever_its_sqlstate() -> None:
     assert context.summary() == "== SQL ==\nINTT"
 
 
-def test_python_function_that_fails_in_a_write_is_a_python_exception() -> None:
-    said = details(["org.apache.spark.api.python.PythonException", "java.lang.Exception"], {})
-    failure = ApplicationFailure("", "", "Traceback: ZeroDivisionError", said)
+def test_python_function_that_fails_in_a_write_raises_a_python_exception() -> None:
+    error_details = details(
+        ["org.apache.spark.api.python.PythonException", "java.lang.Exception"], {}
+    )
+    failure = ApplicationFailure("", "", "Traceback: ZeroDivisionError", error_details)
     shown = _shown(call_end(rejected(OperationOutcome(OutcomeStatus.REJECTED, failure=failure), 7)))
     assert isinstance(shown, pyspark_errors.PythonException)
 
 
-def test_what_is_too_long_for_a_status_is_told_who_asks() -> None:
+def test_details_too_long_for_a_status_are_available_by_a_fetch() -> None:
     parameters = {f"name{number}": "x" * 500 for number in range(9)}
     error = RequestError(
         FailureKind.APPLICATION, "no", error_class="SOME", details=details(["a.B"], parameters)
@@ -143,13 +145,13 @@ def test_what_is_too_long_for_a_status_is_told_who_asks() -> None:
         (ErrorClass.RESERVED_SETTING, pyspark_errors.AnalysisException),
     ],
 )
-def test_refusal_is_caught_as_the_exception_that_spark_would_raise(
+def test_refusal_raises_the_exception_that_spark_would_raise(
     error_class: ErrorClass, kind: type[Exception]
 ) -> None:
     assert isinstance(_shown(call_end(refused(error_class, "no", "do that"))), kind)
 
 
-def test_of_what_is_kept_of_errors_the_oldest_is_forgotten() -> None:
+def test_stored_error_details_beyond_the_limit_drop_the_oldest() -> None:
     enriched = Enriched()
     for number in range(ENRICHED_MAX + 1):
         enriched.keep(str(number), b"said")
@@ -157,14 +159,14 @@ def test_of_what_is_kept_of_errors_the_oldest_is_forgotten() -> None:
     assert enriched.find("1") == b"said"
 
 
-def test_refusal_shows_its_class_and_what_to_do() -> None:
+def test_refusal_shows_its_class_and_its_hint() -> None:
     shown = _shown(call_end(refused(ErrorClass.PATH, "no files", "use a table")))
     assert isinstance(shown, pyspark_errors.UnsupportedOperationException)
     assert "[HAPROC_PATH] no files; use a table" in str(shown)
 
 
-def test_class_of_ours_is_told_a_client_in_java_by_the_message_alone() -> None:
-    """It shows nothing of an error whose class Spark's own list does not have."""
+def test_error_class_of_haproc_is_sent_to_a_java_client_in_the_message_only() -> None:
+    """A Java client shows nothing of an error whose class is not in Spark's own list."""
 
     def metadata(error: RequestError) -> dict[str, str]:
         status = status_pb2.Status.FromString(call_end(error, to_java=True).packed)
@@ -179,7 +181,7 @@ def test_class_of_ours_is_told_a_client_in_java_by_the_message_alone() -> None:
     assert metadata(sparks)["errorClass"] == "DIVIDE_BY_ZERO"
 
 
-def test_availability_error_is_repeated_and_busy_says_when() -> None:
+def test_availability_error_is_retried_and_busy_contains_a_delay() -> None:
     away = RequestError(FailureKind.AVAILABILITY, "away", error_class=ErrorClass.DOWN)
     assert _repeated(call_end(away))
     ending = call_end(busy("too many"))
@@ -191,12 +193,12 @@ def test_availability_error_is_repeated_and_busy_says_when() -> None:
 
 
 @pytest.mark.parametrize("error_class", [ErrorClass.TIMEOUT, ErrorClass.INTERNAL])
-def test_what_another_try_does_not_mend_is_not_repeated(error_class: ErrorClass) -> None:
+def test_error_that_a_retry_does_not_cure_is_not_retried(error_class: ErrorClass) -> None:
     error = RequestError(FailureKind.AVAILABILITY, "no", error_class=error_class)
     assert not _repeated(call_end(error))
 
 
-def test_write_of_unknown_outcome_is_repeated_only_under_an_id_of_its_client() -> None:
+def test_write_of_unknown_outcome_is_retried_only_under_an_id_of_its_client() -> None:
     error = RequestError(
         FailureKind.AVAILABILITY,
         "gone",
@@ -207,27 +209,27 @@ def test_write_of_unknown_outcome_is_repeated_only_under_an_id_of_its_client() -
     assert not _repeated(call_end(error, own_id=False))
 
 
-def test_unknown_operation_is_told_in_words_that_clients_look_for() -> None:
+def test_unknown_operation_error_contains_the_class_that_clients_look_for() -> None:
     ending = call_end(invalid_handle("OPERATION_NOT_FOUND", "Operation not found."))
     status = status_pb2.Status.FromString(ending.packed)
     assert "INVALID_HANDLE.OPERATION_NOT_FOUND" in status.message
     assert not _repeated(ending)
 
 
-def test_error_that_spark_gave_goes_on_as_it_came() -> None:
+def test_error_of_spark_is_relayed_unchanged() -> None:
     error = EngineError(ErrorKind.APPLICATION, "no", error_class="TABLE_OR_VIEW_NOT_FOUND")
     relayed = RelayedError(error, "INTERNAL", "no", b"packed")
     assert as_given(relayed) == CallEnd("INTERNAL", "no", b"packed")
 
 
-def test_lost_session_behind_the_clients_is_not_told_as_its_own() -> None:
+def test_lost_session_on_spark_is_not_relayed_as_the_session_of_the_client() -> None:
     error = EngineError(
         ErrorKind.AVAILABILITY, "changed", error_class="INVALID_HANDLE.SESSION_CHANGED"
     )
     assert as_given(RelayedError(error, "INTERNAL", "changed", b"packed")) is None
 
 
-def test_long_message_is_cut_so_that_metadata_holds_it() -> None:
+def test_long_message_is_cut_to_fit_into_the_metadata() -> None:
     ending = call_end(refused(ErrorClass.PATH, "é" * 100_000))
     assert len(ending.packed) < 4_000
     info = error_details_pb2.ErrorInfo()
@@ -235,7 +237,7 @@ def test_long_message_is_cut_so_that_metadata_holds_it() -> None:
     assert json.loads(info.metadata["classes"])[-1] == "java.lang.Object"
 
 
-def test_class_of_an_error_stands_once_in_its_message() -> None:
+def test_error_class_occurs_once_in_the_message() -> None:
     """Spark's parser begins its messages with an empty line."""
     text = '\n[UNSUPPORTED_DATATYPE] Unsupported data type "INTT".\n== SQL =='
     error = RequestError(FailureKind.APPLICATION, text, error_class="UNSUPPORTED_DATATYPE")

@@ -1,4 +1,4 @@
-"""ExecutePlan: what is relayed is what was read, and what a retry is known by."""
+"""ExecutePlan: the relayed request equals the one that was read; retries are recognised."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ async def _read(
 
 
 def _disguised(plan: bytes) -> bytes:
-    """Return a request whose plan, together with the numbers before it, would only hold rows."""
+    """Return a request whose plan, read together with the numbers before it, would only hold
+    rows.
+    """
     for padding in range(1, 9):
         schema = _field(2 << 3 | 2, b" " * padding)
         rows = schema + bytes((1 << 3 | 2, len(plan)))
@@ -77,15 +79,15 @@ def _disguised(plan: bytes) -> bytes:
     return b"".join(bytes((3 << 3 | 1,)) + each for each in numbers) + _field(3 << 3 | 2, plan)
 
 
-async def test_write_behind_numbers_that_make_it_rows_is_read_as_spark_reads_it() -> None:
+async def test_write_behind_numbers_that_disguise_it_as_rows_is_read_as_spark_reads_it() -> None:
     request = _disguised(_sql(_WRITE).SerializeToString())
     assert base.ExecutePlanRequest.FromString(request).plan == _sql(_WRITE)
-    asked = await _read(request)
-    assert asked.reading.does is Does.RUNS_SQL
-    assert base.ExecutePlanRequest.FromString(asked.request).plan == _sql(_WRITE)
+    requested = await _read(request)
+    assert requested.reading.does is Does.RUNS_SQL
+    assert base.ExecutePlanRequest.FromString(requested.request).plan == _sql(_WRITE)
 
 
-async def test_plan_that_came_compressed_is_relayed_as_it_was_read() -> None:
+async def test_compressed_plan_is_relayed_uncompressed() -> None:
     inner = protos.relations.Relation()
     inner.range.end, inner.range.step = 3, 1
     sink = pa.BufferOutputStream()
@@ -96,17 +98,17 @@ async def test_plan_that_came_compressed_is_relayed_as_it_was_read() -> None:
     packed.data = sink.getvalue().to_pybytes()
     packed.op_type = base.Plan.CompressedOperation.OP_TYPE_RELATION
     packed.compression_codec = base.COMPRESSION_CODEC_ZSTD
-    asked = await _read(request.SerializeToString())
-    assert base.ExecutePlanRequest.FromString(asked.request).plan == base.Plan(root=inner)
-    assert isinstance(asked.statement, SentPlan)
-    assert base.Plan.FromString(asked.statement.plan) == base.Plan(root=inner)
+    requested = await _read(request.SerializeToString())
+    assert base.ExecutePlanRequest.FromString(requested.request).plan == base.Plan(root=inner)
+    assert isinstance(requested.statement, SentPlan)
+    assert base.Plan.FromString(requested.statement.plan) == base.Plan(root=inner)
 
 
 _OPTIONS = 12
 
 
 def _with_frame() -> bytes:
-    """Return a text with an argument and a DataFrame that is read under several options."""
+    """Return a text with an argument and a DataFrame that is read with several options."""
     request = base.ExecutePlanRequest(session_id="s")
     both = request.plan.command.sql_command.input.with_relations
     both.root.sql.query = "INSERT INTO t SELECT * FROM df WHERE a = :a"
@@ -119,8 +121,8 @@ def _with_frame() -> bytes:
     return bytes(request.SerializeToString(deterministic=True))
 
 
-def _read_elsewhere(request: bytes) -> bytes:
-    """Return what another process takes for the request's statement."""
+def _read_in_another_process(request: bytes) -> bytes:
+    """Return the plan of the request's statement as another process reads it."""
     script = (
         "import asyncio, sys\n"
         "from tests.unit.test_connect_execute import _read\n"
@@ -128,18 +130,18 @@ def _read_elsewhere(request: bytes) -> bytes:
         "print(asked.statement.plan.hex())"
     )
     command = [sys.executable, "-c", script, request.hex()]
-    told = subprocess.run(command, capture_output=True, check=True, text=True)
-    return bytes.fromhex(told.stdout)
+    reported = subprocess.run(command, capture_output=True, check=True, text=True)
+    return bytes.fromhex(reported.stdout)
 
 
-async def test_retry_at_another_process_is_the_same_plan() -> None:
-    """Entries of maps are written in an order that each process has for itself."""
+async def test_plan_read_by_another_process_has_the_same_bytes() -> None:
+    """Each process writes the entries of maps in an order of its own."""
     statement = (await _read(_with_frame())).statement
     assert isinstance(statement, SentPlan)
-    assert _read_elsewhere(_with_frame()) == statement.plan
+    assert _read_in_another_process(_with_frame()) == statement.plan
 
 
-def test_numbers_before_the_plan_are_what_the_case_needs() -> None:
+def test_numbers_before_a_disguised_plan_turn_it_into_rows() -> None:
     plan = _sql(_WRITE).SerializeToString()
     request = _disguised(plan)
     joined = b"".join(request[at + 1 : at + 9] for at in range(0, len(request) - len(plan) - 2, 9))
@@ -152,11 +154,11 @@ _ID = "00000000-0000-0000-0000-00000000000a"
 
 
 async def _ages(*, looked_for: bool, **metadata: str) -> list[float]:
-    """Return how old the ring is told that an ExecutePlan may be."""
-    told: list[float] = []
+    """Return the ages of the ExecutePlan requests that the ring receives."""
+    reported: list[float] = []
 
-    async def run(*asked: Any) -> AsyncGenerator[bytes, None]:
-        told.append(asked[3])
+    async def run(*requested: Any) -> AsyncGenerator[bytes, None]:
+        reported.append(requested[3])
         yield base.ExecutePlanResponse().SerializeToString()
 
     async with AsyncExitStack() as stack:
@@ -175,17 +177,17 @@ async def _ages(*, looked_for: bool, **metadata: str) -> list[float]:
         service._executing = SimpleNamespace(execute_plan=run)  # type: ignore[assignment]
         call: Any = SimpleNamespace(user="alice", names=Names("s", "i"), metadata=metadata)
         if looked_for:
-            asked = base.ReattachExecuteRequest(session_id="s", operation_id=_ID)
+            requested = base.ReattachExecuteRequest(session_id="s", operation_id=_ID)
             with pytest.raises(RequestError, match="not found"):
-                await anext(service.reattach(call, asked.SerializeToString()))
+                await anext(service.reattach(call, requested.SerializeToString()))
         request = base.ExecutePlanRequest(session_id="s", operation_id=_ID)
         async for _ in service.execute(call, request.SerializeToString()):
             pass
-    return told
+    return reported
 
 
-async def test_request_is_as_old_as_its_client_says_or_may_have_tried() -> None:
-    """A write that is sent again is looked for in the log as far back as it may stand."""
+async def test_request_age_is_the_client_header_or_the_resend_time() -> None:
+    """A write that is sent again is looked for in the log as far back as its record may be."""
     assert await _ages(looked_for=False) == [0.0]
     assert await _ages(looked_for=True) == [RESENT_S]
     assert await _ages(looked_for=False, **{"haproc-age-s": "7.5"}) == [7.5]
@@ -194,7 +196,7 @@ async def test_request_is_as_old_as_its_client_says_or_may_have_tried() -> None:
 
 
 class Beside(Inline):
-    """Counts what is not done on the loop."""
+    """Counts the work that is done outside the event loop."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -205,7 +207,7 @@ class Beside(Inline):
 
 
 def _one_of(count: int, *texts: str) -> Any:
-    """Return a query whose condition names so many numbers, and texts."""
+    """Return a query whose condition contains so many numbers, and these texts."""
     plan = base.Plan()
     where = plan.root.filter
     where.input.read.named_table.unparsed_identifier = "t"
@@ -220,7 +222,7 @@ def _one_of(count: int, *texts: str) -> Any:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-async def test_large_plan_is_not_read_on_the_loop(compressed: bool) -> None:
+async def test_large_plan_is_read_outside_the_event_loop(compressed: bool) -> None:
     plan = _one_of(LARGE_PLAN // 6)
     if compressed:
         packed = base.Plan()
@@ -234,11 +236,11 @@ async def test_large_plan_is_not_read_on_the_loop(compressed: bool) -> None:
     for sent, beside in ((plan, 1), (_one_of(9), 0)):
         texts, request = Beside(), base.ExecutePlanRequest(session_id="s")
         request.plan.CopyFrom(sent)
-        asked = await _read(request.SerializeToString(), texts)
-        assert (asked.reading.does, texts.count) == (Does.QUERIES, beside)
+        requested = await _read(request.SerializeToString(), texts)
+        assert (requested.reading.does, texts.count) == (Does.QUERIES, beside)
 
 
-def test_numbers_are_passed_over_and_texts_beside_them_are_not() -> None:
+def test_plan_findings_skip_numbers_but_not_the_texts_between_them() -> None:
     plan = _one_of(1000, "now")
     assert len(list(expressions._below(plan))) < 20
     found = PlanFindings()
@@ -249,7 +251,7 @@ def test_numbers_are_passed_over_and_texts_beside_them_are_not() -> None:
 @pytest.mark.parametrize(
     "name", ["release_execute", "interrupt", "status", "release_session", "clone_session"]
 )
-async def test_call_whose_bytes_are_no_message_is_the_clients_error(name: str) -> None:
+async def test_call_whose_bytes_are_no_message_is_refused(name: str) -> None:
     connect = SimpleNamespace(statement_s=1.0)
     nothing: Any = SimpleNamespace(sessions=None, connect=connect, reads=Reads(), limits=Limits())
     service = ConnectService(nothing, nothing, nothing, Inline(), nothing)
@@ -274,7 +276,7 @@ def _nowhere(behind: Any) -> Executing:
 
 
 @pytest.mark.parametrize("still", [True, False])
-async def test_view_counts_only_if_its_names_mean_once_it_is_made_what_the_rules_were_asked_about(
+async def test_temporary_view_counts_only_if_its_names_mean_the_same_after_its_creation(
     still: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run(*_: Any) -> list[bytes]:
@@ -290,9 +292,9 @@ async def test_view_counts_only_if_its_names_mean_once_it_is_made_what_the_rules
     member = session_rig.Ring().member()
     session = await member.sessions.enter("ada", "s1", create=True)
     executing = _nowhere(SimpleNamespace(sessions=member.sessions))
-    asked: Any = SimpleNamespace(reading=SimpleNamespace(kind=Kind.TEMPORARY_VIEW), plan=b"")
+    requested: Any = SimpleNamespace(reading=SimpleNamespace(kind=Kind.TEMPORARY_VIEW), plan=b"")
     request: Any = SimpleNamespace(id="r")
-    permitted = Permitted(session, asked, request, lambda: bool(ran) and still)
+    permitted = Permitted(session, requested, request, lambda: bool(ran) and still)
     answer = executing._changed(permitted)
     if still:
         assert [piece async for piece in answer] == [b"done"]
@@ -305,26 +307,26 @@ async def test_view_counts_only_if_its_names_mean_once_it_is_made_what_the_rules
 
 
 @pytest.mark.parametrize("still", [True, False])
-async def test_answer_is_kept_back_if_the_session_was_changed_before_spark_read_the_query(
+async def test_answer_is_withheld_if_the_session_changed_before_spark_read_the_query(
     still: bool,
 ) -> None:
     async def nothing() -> None:
         pass
 
     async def responses(*args: Any, **options: Any) -> AsyncGenerator[bytes, None]:
-        asked.append("begun")
+        requested.append("begun")
         yield b"rows"
         yield b"more"
 
-    asked: list[str] = []
-    said = iter([still])  # it is asked once, when Spark has begun to answer
+    requested: list[str] = []
+    validity = iter([still])  # it is asked once, when Spark has begun to answer
     relay = SimpleNamespace(execute=responses)
     session: Any = SimpleNamespace(spark=SimpleNamespace(ready=nothing, relay=relay))
     turns = SimpleNamespace(departures=lambda: 0, turn=lambda *args: nullcontext())
     request: Any = SimpleNamespace(timeout_s=9.0, statement=SentPlan(b""), user="u")
     executing = _nowhere(SimpleNamespace(sessions=None, planning=turns))
-    told: Any = SimpleNamespace(request=b"")
-    permitted = Permitted(session, told, request, lambda: bool(asked) and next(said))
+    reported: Any = SimpleNamespace(request=b"")
+    permitted = Permitted(session, reported, request, lambda: bool(requested) and next(validity))
     answer = executing._relayed(permitted)
     if still:
         assert [piece async for piece in answer] == [b"rows", b"more"]
@@ -334,14 +336,14 @@ async def test_answer_is_kept_back_if_the_session_was_changed_before_spark_read_
         assert caught.value.error_class == ErrorClass.NOT_FRESH
 
 
-async def test_settings_are_asked_for_again_once_a_statement_may_have_changed_them() -> None:
+async def test_spark_settings_are_queried_again_after_a_statement_that_may_change_them() -> None:
     member = session_rig.Ring().member()
     session = await member.sessions.enter("ada", "s1", create=True)
-    asked: list[bytes] = []
+    requested: list[bytes] = []
 
     async def unary(rpc: str, request: bytes, **_: Any) -> bytes:
-        asked.append(request)
-        return bytes(base.ConfigResponse(session_id=str(len(asked))).SerializeToString())
+        requested.append(request)
+        return bytes(base.ConfigResponse(session_id=str(len(requested))).SerializeToString())
 
     spark: Any = SimpleNamespace(epoch=0, relay=SimpleNamespace(unary=unary))
     session.spark = spark
@@ -349,7 +351,7 @@ async def test_settings_are_asked_for_again_once_a_statement_may_have_changed_th
     nobody: Any = None
     service = ConnectService(_config(), behind, nobody, Inline(), nobody)
 
-    async def told(**operation: Any) -> int:
+    async def reported(**operation: Any) -> int:
         request = base.ConfigRequest()
         request.operation.CopyFrom(base.ConfigRequest.Operation(**operation))
         data = request.SerializeToString()
@@ -357,24 +359,27 @@ async def test_settings_are_asked_for_again_once_a_statement_may_have_changed_th
         return int(base.ConfigResponse.FromString(response).session_id)
 
     get = {"get": base.ConfigRequest.Get(keys=["a"])}
-    assert [await told(**get), await told(**get)] == [1, 1]
-    assert await told(get=base.ConfigRequest.Get(keys=["b"])) == 2
+    assert [await reported(**get), await reported(**get)] == [1, 1]
+    assert await reported(get=base.ConfigRequest.Get(keys=["b"])) == 2
     async with member.sessions.changing(session):
-        assert [await told(**get), await told(**get)] == [3, 4]  # it may have run by now, or not
-    assert [await told(**get), await told(**get)] == [5, 5]
+        assert [await reported(**get), await reported(**get)] == [
+            3,
+            4,
+        ]  # it may have run by now, or not
+    assert [await reported(**get), await reported(**get)] == [5, 5]
     spark.epoch += 1  # another Spark session, which is given the same settings
-    assert [await told(**get), await told(**get)] == [6, 6]
+    assert [await reported(**get), await reported(**get)] == [6, 6]
     every = {"get_all": base.ConfigRequest.GetAll()}
-    assert [await told(**every), await told(**every)] == [7, 8]
+    assert [await reported(**every), await reported(**every)] == [7, 8]
 
 
-async def test_request_came_when_its_call_did_however_long_its_session_was_adopted() -> None:
-    """A late time would hide copies of the request that other HAProcs took meanwhile."""
-    asked: list[Request] = []
+async def test_request_arrives_at_the_time_of_its_call_however_long_the_adoption_takes() -> None:
+    """A later time would hide copies of the request that other HAProcs received meanwhile."""
+    requested: list[Request] = []
 
     @asynccontextmanager
     async def having(request: Request, decide: object) -> AsyncIterator[Any]:
-        asked.append(request)
+        requested.append(request)
         raise refused(ErrorClass.NOT_NOW, "enough is known")
         yield
 
@@ -392,4 +397,4 @@ async def test_request_came_when_its_call_did_however_long_its_session_was_adopt
     with pytest.raises(RequestError):
         async for _ in executing.execute_plan(call, "op", request):
             pass
-    assert asked[0].arrived_s == 5.0
+    assert requested[0].arrived_s == 5.0

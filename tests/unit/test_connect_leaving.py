@@ -1,4 +1,4 @@
-"""The door closes under calls: their clients hear that they are to go elsewhere, nothing else."""
+"""The door closes during calls: their clients get only UNAVAILABLE, with which they try again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ async def answer(request: bytes, context: Any) -> None:
 
 
 class Asking(threading.Thread):
-    """Asks again and again, and pauses as PySpark does: as the server says, at least."""
+    """Calls again and again, with the pauses of PySpark: at least those that the server
+    requests.
+    """
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
@@ -51,7 +53,7 @@ class Asking(threading.Thread):
                     pause_s = min(0.8, 4 * pause_s)
 
 
-async def test_door_that_closes_under_calls_cancels_none() -> None:
+async def test_closing_door_ends_calls_only_with_unavailable() -> None:
     handlers = {"Ask": grpc.unary_stream_rpc_method_handler(answer)}
     port = free_port()
     door = listener(port, Connect(), handlers=handlers)

@@ -1,4 +1,4 @@
-"""Options of HAProc's own by SQL text."""
+"""Options of HAProc's own, set by SQL text."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ from haproc.jobs.model import ring_variables
         ("", None),
     ],
 )
-def test_text_that_sets_an_option_is_told_from_others(text: str, said: OptionChange | None) -> None:
+def test_option_change_is_recognised_in_sql_text_and_other_texts_are_not(
+    text: str, said: OptionChange | None
+) -> None:
     assert change_in(text) == said
 
 
-def test_url_of_a_restarted_job_says_what_its_reads_are_to_show() -> None:
+def test_spark_remote_of_a_restarted_job_contains_the_offset_that_its_reads_must_show() -> None:
     url = ring_variables(9, [], "t", [("haproc.timeout_s", "7")], 41)["SPARK_REMOTE"]
     given = dict(each.split("=") for each in url.split(";")[1:])
     found = read(in_force({}, given, defaults(Reads(), 60.0)))

@@ -1,4 +1,4 @@
-"""Ids of responses: what we write we read, and what somebody else wrote does no harm."""
+"""Ids of responses: our own are read back, and those of others do no harm."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ POSITIONS = st.builds(
 
 
 @given(st.integers(0, 2**32 - 1), POSITIONS, st.sampled_from(Way), st.binary(max_size=99))
-def test_id_that_is_read_says_what_was_written(
+def test_response_id_survives_writing_and_reading(
     index: int, position: ResultPosition, way: Way, rest: bytes
 ) -> None:
     text = id_text(RUN, index, position, way, packed(rest))
@@ -54,12 +54,12 @@ def test_id_that_is_read_says_what_was_written(
 
 
 @given(st.text() | st.from_regex(r"[A-Za-z0-9_-]{0,80}(\.[A-Za-z0-9_-]{0,40})?", fullmatch=True))
-def test_id_that_anybody_made_up_is_none_or_bounded(text: str) -> None:
+def test_invented_response_id_is_none_or_bounded(text: str) -> None:
     read = read_id(text)
     assert read is None or len(read.rest) <= 1 << 16
 
 
-def test_id_that_is_too_long_or_unpacks_to_too_much_is_none() -> None:
+def test_response_id_that_is_too_long_or_unpacks_to_too_much_is_none() -> None:
     head = id_text(RUN, 0, ResultPosition(), Way.TAIL)
     assert read_id(head + packed(bytes(1 << 16))) is not None
     assert read_id(head + packed(bytes((1 << 16) + 1))) is None
@@ -67,7 +67,7 @@ def test_id_that_is_too_long_or_unpacks_to_too_much_is_none() -> None:
     assert read_id(head[:-5] + "." + packed(b"")) is None
 
 
-def test_longest_id_of_ours_is_read() -> None:
+def test_longest_response_id_of_haproc_is_read() -> None:
     noise = bytes(zlib.crc32(bytes([i & 255, i >> 8])) & 255 for i in range(TAIL_BYTES_MAX))
     longest = id_text(RUN, 0, ResultPosition(), Way.TAIL, packed(noise + bytes(4 * 60)))
     assert len(longest) > REQUEST_BYTES_MAX
@@ -75,12 +75,12 @@ def test_longest_id_of_ours_is_read() -> None:
 
 
 @given(st.lists(st.sampled_from([schema(), metrics(), complete()]), max_size=4))
-def test_rest_that_is_read_has_the_responses_that_were_written(responses: list[bytes]) -> None:
+def test_tail_of_responses_survives_writing_and_reading(responses: list[bytes]) -> None:
     assert responses_of(tail_of(responses)) == responses
 
 
 @given(st.binary(max_size=40))
-def test_rest_that_anybody_made_up_is_refused_or_holds_messages(rest: bytes) -> None:
+def test_invented_tail_is_refused_or_holds_messages(rest: bytes) -> None:
     try:
         responses = responses_of(rest)
     except ValueError:
@@ -89,14 +89,14 @@ def test_rest_that_anybody_made_up_is_refused_or_holds_messages(rest: bytes) -> 
     assert all(seen(each) for each in responses)
 
 
-def test_response_is_known_by_what_it_brings() -> None:
+def test_response_kind_follows_from_its_content() -> None:
     kinds = [seen(each).kind for each in (schema(), metrics(), progress(), complete())]
     assert kinds == [Kind.OTHER, Kind.OTHER, Kind.PROGRESS, Kind.COMPLETE]
     with pytest.raises(ValueError):
         seen(b"\xff\xff")
 
 
-def test_request_is_read_as_far_as_it_is_asked() -> None:
+def test_request_fields_that_are_needed_are_read() -> None:
     read = read_request(request("select 1", tags=["t1", "t2"]))
     assert (read.session_id, read.operation_id, read.reattachable) == (SESSION, OPERATION, True)
     assert read.tags == ("t1", "t2")

@@ -1,4 +1,4 @@
-"""A result that was begun by one run and is gone on with by another."""
+"""A result that one run has begun and another run resumes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def within(edges: list[int], table: pa.Table) -> list[int]:
 
 @settings(max_examples=200)
 @given(TABLES, EDGES, EDGES, EDGES, st.data())
-def test_result_that_breaks_twice_anywhere_comes_out_whole(
+def test_result_that_breaks_twice_anywhere_arrives_whole(
     table: pa.Table, one: list[int], other: list[int], third: list[int], data: st.DataObject
 ) -> None:
     client, position = Client(), START
@@ -51,22 +51,22 @@ def test_result_that_breaks_twice_anywhere_comes_out_whole(
 
 
 @given(TABLES.filter(lambda table: table.num_rows > 0), EDGES, EDGES, st.data())
-def test_result_with_a_changed_row_among_those_given_ends_with_an_error(
+def test_result_with_a_changed_row_among_the_sent_ones_ends_with_an_error(
     table: pa.Table, one: list[int], other: list[int], data: st.DataObject
 ) -> None:
-    given_rows = data.draw(st.integers(1, table.num_rows))
-    before = followed(result(table.slice(0, given_rows), within(one, table.slice(0, given_rows))))
+    sent_rows = data.draw(st.integers(1, table.num_rows))
+    before = followed(result(table.slice(0, sent_rows), within(one, table.slice(0, sent_rows))))
     position = before[-1].position
-    assert position is not None and position.rows == given_rows
+    assert position is not None and position.rows == sent_rows
     values = table["b"].to_pylist()
-    values[data.draw(st.integers(0, given_rows - 1))] += 10
+    values[data.draw(st.integers(0, sent_rows - 1))] += 10
     changed = table.set_column(1, "b", pa.array(values))
     with pytest.raises(RequestError) as raised:
         followed(result(changed, within(other, table)), position)
     assert raised.value.error_class == ErrorClass.RESULT_CHANGED
 
 
-def test_result_with_fewer_rows_than_given_ends_with_an_error() -> None:
+def test_result_with_fewer_rows_than_sent_ends_with_an_error() -> None:
     table = pa.table({"a": [1, 2, 3]})
     position = followed(result(table, []))[2].position
     assert position is not None and position.rows == 3
@@ -74,7 +74,7 @@ def test_result_with_fewer_rows_than_given_ends_with_an_error() -> None:
         followed(result(table.slice(0, 2), [1]), position)
 
 
-def test_rows_left_of_a_batch_are_written_anew_at_their_place() -> None:
+def test_remaining_rows_of_a_batch_are_written_again_with_their_offset() -> None:
     table = pa.table({"a": list(range(10))})
     position = followed(result(table, [4]))[2].position
     assert position is not None and position.rows == 4
@@ -84,7 +84,7 @@ def test_rows_left_of_a_batch_are_written_anew_at_their_place() -> None:
     assert pa.ipc.open_stream(batch.data).read_all()["a"].to_pylist() == [4, 5, 6]
 
 
-def test_what_was_given_beside_rows_is_not_given_again() -> None:
+def test_other_responses_that_were_sent_are_not_sent_again() -> None:
     table = pa.table({"a": [1]})
     whole = [schema(), *rows(table.to_batches()[0], 0), metrics(), metrics(), complete()]
     for index, each in enumerate(followed(whole)[:-1]):
@@ -96,26 +96,26 @@ def test_rows_of_an_unknown_type_pass_without_a_position() -> None:
     union = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
     batch = pa.record_batch({"a": union})
     responses = [schema(), *rows(batch, 0), complete()]
-    given_ = followed(responses)
-    assert [each.response for each in given_] == responses
-    assert [each.position is None for each in given_] == [False, True, True]
+    results = followed(responses)
+    assert [each.response for each in results] == responses
+    assert [each.position is None for each in results] == [False, True, True]
     with pytest.raises(RequestError, match="cannot be compared"):
         followed(responses, ResultPosition(1, 1, b"x" * 16))
 
 
-def test_responses_that_may_stand_in_one_message_do() -> None:
+def test_responses_that_fit_into_one_message_are_merged() -> None:
     batches = [pa.RecordBatch.from_pydict({"a": [number]}) for number in range(2)]
     parts = [schema(), *rows(batches[0], 0), *rows(batches[1], 1), metrics(), complete()]
-    got = merged(followed(parts))
-    assert [each.kind for each in got] == [Kind.ROWS, Kind.ROWS, Kind.COMPLETE]
+    merged_responses = merged(followed(parts))
+    assert [each.kind for each in merged_responses] == [Kind.ROWS, Kind.ROWS, Kind.COMPLETE]
     client = Client()
-    for each in got:
+    for each in merged_responses:
         client.take(each.response)
     assert client.has_all_of(pa.Table.from_batches(batches))
-    assert [each.position.rows for each in got if each.position] == [1, 2, 2]
+    assert [each.position.rows for each in merged_responses if each.position] == [1, 2, 2]
 
 
-def test_responses_with_a_kind_each_stay_apart() -> None:
+def test_responses_of_different_kinds_are_not_merged() -> None:
     made = Response()
     made.sql_command_result.relation.local_relation.data = b"x"
     parts = [
@@ -125,5 +125,5 @@ def test_responses_with_a_kind_each_stay_apart() -> None:
         bytes(made.SerializeToString()),
         complete(),
     ]
-    got = merged(followed(parts))
-    assert len(got) == 3
+    merged_responses = merged(followed(parts))
+    assert len(merged_responses) == 3

@@ -1,4 +1,4 @@
-"""The Spark Connect door's listener says why it cannot listen."""
+"""The Spark Connect door's listener: errors at opening, slow clients, and TLS."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def listener(
     )
 
 
-async def test_port_that_is_taken_is_told_as_that() -> None:
+async def test_used_port_is_reported_as_address_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError) as failed:
         await listener(taken.getsockname()[1], Connect()).open()
     assert failed.value.errno == errno.EADDRINUSE
@@ -52,7 +52,7 @@ def answers(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def test_door_whose_opening_is_cancelled_is_not_left_listening(
+async def test_door_whose_opening_is_cancelled_does_not_listen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started = asyncio.Event()
@@ -83,7 +83,7 @@ async def test_door_whose_opening_is_cancelled_is_not_left_listening(
 
 
 @pytest.mark.parametrize("secure", [False, True])
-async def test_client_that_does_not_begin_is_cut_off(
+async def test_client_that_sends_nothing_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool
 ) -> None:
     monkeypatch.setattr(server, "HANDSHAKE_S", 0.3)
@@ -105,7 +105,7 @@ HEALTH = "/grpc.health.v1.Health/Check"
 
 
 def answer(port: int, authority: Authority, own: Pair | None = None) -> bytes:
-    """Return what a health check over TLS answers; raises grpc.RpcError."""
+    """Return the answer of a health check over TLS; raises grpc.RpcError."""
     pair = (None, None) if own is None else (own.key.read_bytes(), own.certificate.read_bytes())
     credentials = grpc.ssl_channel_credentials(authority.file.read_bytes(), *pair)
     options = [("grpc.use_local_subchannel_pool", 1)]
@@ -114,7 +114,7 @@ def answer(port: int, authority: Authority, own: Pair | None = None) -> bytes:
         return found
 
 
-async def test_new_connections_get_the_certificates_as_they_are_then(tmp_path: Path) -> None:
+async def test_new_connections_get_the_reloaded_certificates(tmp_path: Path) -> None:
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     before = Authority(tmp_path, "before")
     before.file.write_bytes(old.file.read_bytes())
@@ -133,7 +133,7 @@ async def test_new_connections_get_the_certificates_as_they_are_then(tmp_path: P
         await door.aclose()
 
 
-async def test_client_certificate_is_required_where_the_ring_says_so(tmp_path: Path) -> None:
+async def test_client_certificate_is_required_if_configured(tmp_path: Path) -> None:
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
     tls = authority.tls(client_certificates=ClientCertificates.REQUIRED)
     door = listener(0, Connect(), Certificates(tls))

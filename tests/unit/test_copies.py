@@ -33,13 +33,13 @@ def add(path: str, **more: Any) -> dict[str, Any]:
     return {"path": path, "size": 10, "partitionValues": {}, **more}
 
 
-def test_deletion_vector_is_found_by_its_coded_name() -> None:
+def test_deletion_vector_file_is_found_by_its_coded_name() -> None:
     name = "deletion_vector_f905fcea-704e-4cc5-bec9-856591773a86.bin"
     assert vector_path(VECTOR) == name
     assert vector_path("ab" + VECTOR) == f"ab/{name}"
 
 
-def test_files_are_those_of_rows_and_of_deletion_vectors_each_once() -> None:
+def test_files_of_a_copy_are_data_files_and_deletion_vectors_each_once() -> None:
     vector = {"storageType": "u", "pathOrInlineDv": VECTOR}
     inline = {"storageType": "i", "pathOrInlineDv": "xyz"}
     adds = [
@@ -67,13 +67,13 @@ def test_files_of_another_table_are_refused(other: dict[str, Any]) -> None:
         files_of([other])
 
 
-def test_commits_that_stand_elsewhere_are_refused() -> None:
+def test_state_with_commits_outside_the_table_folder_is_refused() -> None:
     check_state([{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}])
     with pytest.raises(EngineError, match="catalogManaged"):
         check_state([{"protocol": {"writerFeatures": ["appendOnly", "catalogManaged"]}}])
 
 
-def test_commit_has_the_donors_state_the_copys_id_and_the_marker() -> None:
+def test_commit_has_the_state_of_the_donor_the_id_of_the_copy_and_the_marker() -> None:
     configuration = {
         "my.key": "1",
         "delta.inCommitTimestampEnablementVersion": "3",
@@ -113,7 +113,7 @@ def test_commit_has_the_donors_state_the_copys_id_and_the_marker() -> None:
         ("hdfs://nn/w/ü %/t", "hdfs://nn/w/ü %/t"),
     ],
 )
-def test_folder_is_found_by_its_longest_prefix(location: str, found: str) -> None:
+def test_storage_location_is_found_by_the_longest_prefix(location: str, found: str) -> None:
     prefixes = (
         ("file:///data/b/", "s3a://bucket-b"),
         ("file:/data/b/cold", "/mnt/cold/"),
@@ -123,7 +123,7 @@ def test_folder_is_found_by_its_longest_prefix(location: str, found: str) -> Non
     assert located(location, prefixes) == found
 
 
-def test_copy_is_kept_for_the_same_state_or_the_same_record() -> None:
+def test_begun_copy_is_kept_for_the_same_state_or_the_same_record() -> None:
     table = replace(TABLE, request=3, marker=7)
     later, other = replace(table, marker=9), replace(table, id="of b", version=1)
     for done in (True, False):
@@ -138,11 +138,11 @@ def test_copy_is_kept_for_the_same_state_or_the_same_record() -> None:
     assert not other.is_kept(Begun(table.source, done=False))
 
 
-def test_a_line_is_one_line() -> None:
+def test_commit_line_contains_one_newline() -> None:
     assert line_of({"add": {"path": "a\nb", "stats": "ü"}}).count(b"\n") == 1
 
 
-def test_inventory_survives_the_way_between_haprocs() -> None:
+def test_inventory_survives_json() -> None:
     inventory = Inventory(
         ({"name": "sales", "comment": "", "properties": {}},),
         ({"schema": "sales", "name": "v", "text": "SELECT 1"},),

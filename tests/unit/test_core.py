@@ -1,4 +1,4 @@
-"""Nothing that the parts of a member share is assigned to from outside its owner."""
+"""The objects that the parts of a member share are assigned only by their owner."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from haproc.replicate.member.core import Core, Reached
 REPLICATE = Path(__file__).parents[2] / "haproc" / "replicate"
 
 
-async def test_core_takes_no_assignment_once_it_is_made() -> None:
+async def test_core_fields_cannot_be_assigned_after_creation() -> None:
     identity, log = Identity("demo", "a", "a1", ("a", "b")), MemoryLog(MemoryStore())
     nobody: Any = None
     core = Core.of(identity, Reached(log, nobody, nobody), Limits(), Timeouts())
@@ -49,7 +49,7 @@ def fields(tree: ast.AST) -> set[str]:
     return {line.target.id for line in lines if isinstance(line.target, ast.Name)}
 
 
-def test_no_part_assigns_to_what_another_module_owns() -> None:
+def test_no_module_assigns_to_fields_that_another_module_owns() -> None:
     found = []
     for path in sorted(REPLICATE.rglob("*.py")):
         tree = ast.parse(path.read_text())

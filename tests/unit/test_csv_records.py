@@ -1,4 +1,4 @@
-"""Where records of CSV end, and which quotes are right: blocks of a server, pieces of a client."""
+"""The ends of CSV records and valid quotes: in blocks of the server and pieces of the client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CSV = FormKind.CSV
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5, 1000])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_csv_empty_line_is_a_record_where_records_have_one_field(
+def test_csv_empty_line_is_a_record_if_records_have_one_field(
     monkeypatch: pytest.MonkeyPatch, block: int, end: bytes
 ) -> None:
     monkeypatch.setattr(lines, "BLOCK_BYTES", block)
@@ -40,15 +40,15 @@ def test_csv_empty_line_is_a_record_where_records_have_one_field(
             assert found == [empty, empty, "a", empty, quoted, empty, "", empty]
     found = rows(b"n\n1\n\n2".replace(b"\n", end), Form(CSV), number)
     assert [row["n"] for row in found] == [1, None, 2]
-    told = refusal(b"n\n1\n\n2\n\n".replace(b"\n", end), Form(CSV, null="NULL"), number)
-    assert "line 3: column n (int32)" in told
-    told = refusal(b"id\n1\n2\n\n".replace(b"\n", end), Form(CSV))
-    assert "line 4: column id must not be null" in told
+    message = refusal(b"n\n1\n\n2\n\n".replace(b"\n", end), Form(CSV, null="NULL"), number)
+    assert "line 3: column n (int32)" in message
+    message = refusal(b"id\n1\n2\n\n".replace(b"\n", end), Form(CSV))
+    assert "line 4: column id must not be null" in message
 
 
 @pytest.mark.parametrize("block", [2, 3, 1000])
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
-def test_csv_empty_last_field_is_null_whether_or_not_its_line_ends(
+def test_csv_empty_last_field_is_null_with_or_without_a_line_end(
     monkeypatch: pytest.MonkeyPatch, block: int, end: bytes
 ) -> None:
     monkeypatch.setattr(lines, "BLOCK_BYTES", block)
@@ -81,7 +81,7 @@ _MISQUOTED = "a field with a quote in it is to stand in quotes"
         b'"x"y,"\n"',
     ],
 )
-def test_csv_quotes_that_no_writer_sets_are_refused_with_their_line(
+def test_csv_misplaced_quotes_are_refused_with_their_line(
     monkeypatch: pytest.MonkeyPatch, block: int, record: bytes
 ) -> None:
     monkeypatch.setattr(lines, "BLOCK_BYTES", block)
@@ -92,8 +92,8 @@ def test_csv_quotes_that_no_writer_sets_are_refused_with_their_line(
     assert f"line 6: {_MISQUOTED}" in refusal(semicolon, Form(CSV, delimiter=";"))
 
 
-def taken(data: bytes) -> bool:
-    """Whether a server takes the quotes of a body."""
+def accepted(data: bytes) -> bool:
+    """Whether a server accepts the quotes of a body."""
     records = Records(",")
     try:
         return all(records.well_quoted(each) for each in blocks(io.BytesIO(data), records.cut))
@@ -107,7 +107,7 @@ def taken(data: bytes) -> bool:
     ),
     st.integers(1, 6),
 )
-def test_csv_quotes_are_right_as_rfc_4180_says_however_it_is_cut(
+def test_csv_quotes_are_accepted_as_in_rfc_4180_for_any_block_size(
     parts: list[str], block: int
 ) -> None:
     data = "".join(parts)
@@ -116,13 +116,13 @@ def test_csv_quotes_are_right_as_rfc_4180_says_however_it_is_cut(
     patch = pytest.MonkeyPatch()
     with patch.context() as context:
         context.setattr(lines, "BLOCK_BYTES", block)
-        assert taken(data.encode()) is rightly
+        assert accepted(data.encode()) is rightly
         sent = pieces(io.BytesIO(data.encode()), CsvRecords(",").end, block)
-        assert all(taken(piece) for piece in sent) is rightly
+        assert all(accepted(piece) for piece in sent) is rightly
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
-def test_pieces_of_csv_keep_empty_lines_and_count_them(tmp_path: Path, size: int) -> None:
+def test_csv_pieces_keep_empty_lines_and_count_them(tmp_path: Path, size: int) -> None:
     path, data = tmp_path / "t.csv", b'\n\na\n\n"b\n\n"\n\n'
     path.write_bytes(b"s\n" + data)
     found = list(LoadFile(path, form_of(path), size).pieces())
@@ -137,7 +137,7 @@ _CELLS = st.text(st.sampled_from('ab",\n\r '), max_size=6)
 
 
 @given(st.lists(st.tuples(_CELLS, _CELLS), min_size=1, max_size=40), st.integers(7, 40))
-def test_csv_reads_what_csv_writes_however_it_is_cut(
+def test_csv_that_a_writer_wrote_is_read_for_any_block_size(
     records: list[tuple[str, str]], block: int
 ) -> None:
     text = io.StringIO()
@@ -149,12 +149,14 @@ def test_csv_reads_what_csv_writes_however_it_is_cut(
         found = list(blocks(io.BytesIO(whole), cut))
         assert b"".join(found) == whole
         form = Form(CSV, columns="a,b")
-        got = rows(whole, form, [Column("a", "string"), Column("b", "string")])
-    assert [(row["a"], row["b"]) for row in got] == records
+        read_rows = rows(whole, form, [Column("a", "string"), Column("b", "string")])
+    assert [(row["a"], row["b"]) for row in read_rows] == records
 
 
 @given(st.lists(st.sampled_from(['"', '""', ",", "\n", "\r", "a", '"a"', ',"b\n",']), max_size=30))
-def test_csv_is_cut_alike_by_counting_quotes_and_by_reading_fields(parts: list[str]) -> None:
+def test_csv_is_cut_at_the_same_place_by_counting_quotes_and_by_reading_fields(
+    parts: list[str],
+) -> None:
     data, records = "".join(parts).encode(), Records(",")
     patch = pytest.MonkeyPatch()
     with patch.context() as context:
@@ -172,11 +174,13 @@ def test_csv_is_cut_alike_by_counting_quotes_and_by_reading_fields(parts: list[s
         (b'"open\n', True),
     ],
 )
-def test_quotes_are_counted_where_they_begin_and_end_fields(data: bytes, rightly: bool) -> None:
+def test_csv_quotes_are_valid_only_at_the_begin_and_end_of_fields(
+    data: bytes, rightly: bool
+) -> None:
     assert Records(",").well_quoted(data) is rightly
 
 
-def test_mark_of_the_byte_order_is_left_to_the_server_unless_it_stands_before_a_header(
+def test_byte_order_mark_is_left_to_the_server_unless_it_is_before_a_header(
     tmp_path: Path,
 ) -> None:
     for text in (b"{}\n{}", BOM + b'"x\n",1\n'):

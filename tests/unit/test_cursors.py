@@ -1,4 +1,4 @@
-"""A stored cursor counts only if it is one of the log that there is."""
+"""A stored cursor counts only if it belongs to the current log."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from haproc.replicate.log_state.members import Claims, StoredCursors
 from haproc.replicate.records.progress import Progress, to_cursor
 
 
-def stored(low: int, epoch: int, **said: object) -> Cursor:
-    return to_cursor(Progress(low=low, **said), epoch)  # type: ignore[arg-type]
+def stored(low: int, epoch: int, **fields: object) -> Cursor:
+    return to_cursor(Progress(low=low, **fields), epoch)  # type: ignore[arg-type]
 
 
-def test_cursor_that_was_beyond_the_end_counts_once_its_cluster_has_stored_another_one() -> None:
+def test_cursor_beyond_the_end_of_the_log_counts_after_its_cluster_has_stored_another() -> None:
     cursors = StoredCursors(Claims())
     old = stored(46, 1)
     assert cursors.counting({"b": stored(7, 2), "c": old}, 7).keys() == {"b"}
@@ -33,6 +33,6 @@ def test_cursor_does_not_count_if_the_log_has_other_claims_below_it() -> None:
     assert not cursors.counting({"c": before}, 30)
 
 
-def test_cursor_of_a_cluster_that_differs_or_that_cannot_be_read_does_not_count() -> None:
+def test_cursor_of_a_diverged_cluster_or_an_unreadable_one_does_not_count() -> None:
     differs = stored(5, 1, diverged=Divergence(3, Cause.OUTCOME))
     assert not StoredCursors(Claims()).counting({"b": differs, "c": Cursor(5, "x", 1)}, 9)

@@ -1,4 +1,4 @@
-"""What DDL costs beside itself: which lanes begin anew behind it, what is looked at before it."""
+"""The side effects of DDL: lanes that are renewed after it, and checks of tables before it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DROPS = (DROP_TABLE, DROP_SCHEMA)
 
 
 class Lane(NullLane):
-    """Notes whether it ran something, and was renewed."""
+    """Records whether it ran a DROP, and whether it was renewed."""
 
     def __init__(self, engine: NullEngine) -> None:
         super().__init__(engine)
@@ -38,7 +38,7 @@ class Lane(NullLane):
 
 
 class Engine(NullEngine):
-    """Holds one table or view, which each statement drops; an answer may be lost."""
+    """Holds one table or view, which each statement drops; an answer can be lost."""
 
     def __init__(self, *, loses_answers: bool = False) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Engine(NullEngine):
 
     @property
     def applying(self) -> list[Lane]:
-        """The lanes that apply operations; the others only clear away."""
+        """The lanes that apply operations; the others only clean up."""
         return self.lanes[: Limits().lanes]
 
     async def object_fingerprint(self, named: Sequence[Named]) -> str:
@@ -73,7 +73,7 @@ class Engine(NullEngine):
 
 
 def applied(op: Operation, engine: Engine) -> OperationOutcome:
-    """Return what became of an operation that a ring of one begins with."""
+    """Return the outcome of an operation that is the first one of a ring of one cluster."""
 
     async def drained() -> OperationOutcome:
         async with member([op], engine) as replica:
@@ -87,20 +87,20 @@ def drop(kind: Kind = Kind.DROP_TABLE) -> Operation:
     return replace(ddl("drop", "a"), kind=kind, write=DROP_TABLE, named=True)
 
 
-def test_lane_that_ran_ddl_of_what_it_names_goes_on_and_the_others_begin_anew() -> None:
+def test_ddl_with_known_names_renews_all_lanes_but_its_own() -> None:
     engine = Engine()
     applied(drop(), engine)
     assert [lane.renewed for lane in engine.applying] == [not lane.ran for lane in engine.applying]
 
 
-def test_lane_that_ran_ddl_of_more_than_it_names_begins_anew() -> None:
+def test_ddl_with_unknown_names_renews_all_lanes() -> None:
     engine = Engine()
     applied(replace(drop(Kind.DROP_NAMESPACE), write=DROP_SCHEMA, named=False), engine)
     assert all(lane.renewed for lane in engine.applying)
 
 
 @pytest.mark.parametrize("kind", [Kind.DROP_TABLE, Kind.DROP_VIEW])
-def test_drop_whose_answer_was_lost_is_found_again_without_a_look_at_content(kind: Kind) -> None:
+def test_drop_whose_answer_was_lost_is_recognised_without_a_look_at_content(kind: Kind) -> None:
     engine = Engine(loses_answers=True)
     outcome = applied(drop(kind), engine)
     assert outcome.status is OutcomeStatus.APPLIED and outcome.assumed

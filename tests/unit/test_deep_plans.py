@@ -1,4 +1,4 @@
-"""Plans that nest as deeply as is promised, through all that a write passes before it is stored."""
+"""Plans of the promised depth pass all steps of a write before it is stored."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from haproc.route.plans import computed, hidden_of
 from tests.unit.recorded_plans import recorded
 
 STEPS = 190
-"""What docs/guide/pyspark.md promises."""
+"""The depth that docs/guide/pyspark.md promises."""
 ROWS = empty_rows([("c1", "bigint")])
 
 
 def deepened(message: Any, count: int) -> Any:
-    """Put so many calls, or steps, in the place of each column or table ``deep``.
+    """Replace each column or table ``deep`` by so many nested calls or steps.
 
-    PySpark's own client fails at the fiftieth of many of these.
+    For many of these, PySpark's own client fails at the fiftieth level.
     """
     for field, value in message.ListFields():
         if field.message_type is None or field.message_type.GetOptions().map_entry:
@@ -51,32 +51,32 @@ def deepened(message: Any, count: int) -> Any:
 
 
 def calls(count: int) -> Any:
-    made = protos.expressions.Expression()
-    made.literal.integer = 1
+    built = protos.expressions.Expression()
+    built.literal.integer = 1
     for _ in range(count):
         outer = protos.expressions.Expression()
         outer.unresolved_function.function_name = "abs"
-        outer.unresolved_function.arguments.add().CopyFrom(made)
-        made = outer
-    return made
+        outer.unresolved_function.arguments.add().CopyFrom(built)
+        built = outer
+    return built
 
 
 def steps(count: int) -> Any:
-    made = protos.relations.Relation()
-    made.range.end = 7
+    built = protos.relations.Relation()
+    built.range.end = 7
     for _ in range(count):
         outer = protos.relations.Relation()
-        outer.limit.input.CopyFrom(made)
-        made = outer
-    return made
+        outer.limit.input.CopyFrom(built)
+        built = outer
+    return built
 
 
 DEEP = F.col("deep")
 
 
 def merge(frame: Any, value: Any) -> Any:
-    made = frame.mergeInto("t", F.col("a") == F.col("b")).whenMatched().update({"b": value})
-    return made.whenNotMatched(value > 1).insert({"b": value}).merge()
+    built = frame.mergeInto("t", F.col("a") == F.col("b")).whenMatched().update({"b": value})
+    return built.whenNotMatched(value > 1).insert({"b": value}).merge()
 
 
 WRITES: dict[str, Callable[[Any], Any]] = {
@@ -98,7 +98,7 @@ def sent_by(name: str, count: int) -> bytes:
 
 
 def passes(plan: Any) -> None:
-    """Do with a plan's messages all that is done with a write's."""
+    """Process the messages of a plan as those of a write are processed."""
     read_plan(plan)
     hidden_of(plan)
     inlined(plan, {})
@@ -110,21 +110,21 @@ def passes(plan: Any) -> None:
     for question in questions:
         assert question is not None
         shape_of(question)
-    made = computed(plan, None, placeholder())
-    plan_of_query(made.query)
-    assert not rests_on_handles(made.query)
-    filled = parsing.parse(protos.base.Plan, with_rows(made.template, b"rows"))
+    built = computed(plan, None, placeholder())
+    plan_of_query(built.query)
+    assert not rests_on_handles(built.query)
+    filled = parsing.parse(protos.base.Plan, with_rows(built.template, b"rows"))
     assert b"rows" in input_of(filled).SerializeToString()
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_write_of_as_many_steps_as_promised_is_read_wherever_it_goes(name: str) -> None:
+def test_write_of_the_promised_depth_is_read_in_every_form(name: str) -> None:
     sent = sent_by(name, STEPS)
     passes(parsing.parse(protos.base.Plan, sent))
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_write_of_more_steps_is_refused_in_words(name: str) -> None:
+def test_write_deeper_than_the_limit_is_refused_with_a_message(name: str) -> None:
     sent = sent_by(name, STEPS + 15)
     with pytest.raises(RefusedError, match="nested more than 400 messages") as caught:
         parsing.parse(protos.base.Plan, sent)

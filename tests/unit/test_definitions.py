@@ -1,4 +1,4 @@
-"""Which operations are stale: by the log alone, for every reader, restarted or not."""
+"""Which operations are stale: judged by the log alone, the same for every reader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REACH = reach(WINDOW)
 
 
 def looked(op: Operation, analyzed_to: int, *rests_on: str) -> Operation:
-    """The operation, as it is in the log, resting on these."""
+    """Return the operation as it is in the log, resting on these names."""
     return replace(
         op,
         since=0,
@@ -53,36 +53,36 @@ def after(*log: Operation) -> Definitions:
 # -- the judgement -----------------------------------------------------------------------------
 
 
-def test_stale_nothing_looked_up_never() -> None:
+def test_stale_operation_without_an_analysis_is_never_stale() -> None:
     assert after(sent(unknown_tables("m"))).stale(1, sent(insert("i", "t"))) is False
 
 
-def test_stale_definition_of_what_it_rests_on_in_between() -> None:
+def test_stale_operation_has_a_definition_of_its_names_since_its_analysis() -> None:
     definitions = after(sent(insert("i", "t")), sent(ddl("v", "a")))
     assert definitions.stale(2, looked(copy("c", "v", "t"), 1, "v", "t")) is True
     assert definitions.stale(2, looked(copy("c", "v", "t"), 2, "v", "t")) is False
     assert definitions.stale(2, looked(copy("c", "s", "t"), 0, "s", "t")) is False
 
 
-def test_stale_something_that_may_define_anything_in_between() -> None:
+def test_stale_operation_has_a_statement_of_unknown_effect_since_its_analysis() -> None:
     definitions = after(sent(unknown_tables("m")))
     assert definitions.stale(1, looked(copy("c", "s", "t"), 0, "s")) is True
     assert definitions.stale(1, looked(copy("c", "s", "t"), 1, "s")) is False
 
 
-def test_stale_what_rests_on_more_than_is_known_by_any_definition_in_between() -> None:
+def test_operation_that_rests_on_unknown_names_is_stale_after_any_definition() -> None:
     definitions = after(sent(insert("i", "t")), sent(ddl("v", "a")), sent(insert("j", "t")))
     assert definitions.stale(3, looked(copy("c", "s", "t"), 1, "s", ANYTHING)) is True
     assert definitions.stale(3, looked(copy("c", "s", "t"), 2, "s", ANYTHING)) is False
 
 
-def test_stale_look_farther_back_than_is_remembered() -> None:
+def test_operation_analyzed_before_the_remembered_range_is_stale() -> None:
     op = looked(copy("c", "s", "t"), 10, "s")
     assert Definitions(WINDOW).stale(10 + REACH, op) is False
     assert Definitions(WINDOW).stale(11 + REACH, op) is True
 
 
-def test_stale_look_before_what_was_read_is_not_known() -> None:
+def test_staleness_is_unknown_if_the_analysis_is_before_the_first_read_record() -> None:
     definitions = Definitions(WINDOW)
     definitions.begin(5)
     assert definitions.stale(6, looked(copy("c", "s", "t"), 4, "s")) is None
@@ -91,7 +91,7 @@ def test_stale_look_before_what_was_read_is_not_known() -> None:
     assert definitions.stale(7, looked(copy("c", "s", "t"), 4, "s")) is True
 
 
-def test_stale_what_was_let_in_before_a_fence_and_stands_behind_it() -> None:
+def test_operation_admitted_before_a_fence_and_recorded_after_it_is_stale() -> None:
     definitions = after(sent(insert("i", "t")))
     definitions.note(1, Fence("job/7"))
     assert definitions.stale(2, looked(insert("w", "t"), 1, "job/7")) is True
@@ -100,7 +100,7 @@ def test_stale_what_was_let_in_before_a_fence_and_stands_behind_it() -> None:
     assert definitions.stale(2, sent(insert("w", "t"))) is False
 
 
-def test_unchanged_only_what_is_remembered_and_was_not_defined_since() -> None:
+def test_unchanged_holds_only_within_the_remembered_range_and_without_a_definition() -> None:
     definitions = after(sent(ddl("v", "a")), *[sent(insert("i", "t"))] * 9)
     assert definitions.unchanged(["v"], 10 - REACH)
     assert not definitions.unchanged(["t"], 9 - REACH)
@@ -160,21 +160,23 @@ def made(sql: str, settings: Settings = Settings()) -> Operation:  # noqa: B008
 
 
 @pytest.mark.parametrize(("sql", "names"), DEFINES)
-def test_redefined_by_says_what_a_statement_may_define_anew(
+def test_redefined_by_returns_the_names_that_a_statement_may_define(
     sql: str, names: frozenset[str] | None
 ) -> None:
     assert redefined_by(made(sql)) == names
 
 
-def test_redefined_by_what_reads_unknown_tables_is_what_it_writes() -> None:
+def test_redefined_by_of_a_statement_with_unknown_reads_is_none_unless_its_writes_are_known() -> (
+    None
+):
     read = replace(made("INSERT INTO t SELECT * FROM s"), tables_known=False)
-    made_anew = replace(made("CREATE TABLE t AS SELECT 1"), tables_known=False)
+    created = replace(made("CREATE TABLE t AS SELECT 1"), tables_known=False)
     assert redefined_by(read) is None
     assert redefined_by(read, writes_known=True) == frozenset()
-    assert redefined_by(made_anew, writes_known=True) == {"spark_catalog.default.t"}
+    assert redefined_by(created, writes_known=True) == {"spark_catalog.default.t"}
 
 
-def test_redefined_by_session_that_merges_schemas_makes_every_insert_a_definition() -> None:
+def test_redefined_by_of_inserts_with_schema_merging_is_their_table() -> None:
     key = "spark.databricks.delta.schema.autoMerge.enabled"
     on, off = Settings(confs=((key, "true"),)), Settings(confs=((key, "false"),))
     for sql in ("INSERT INTO t VALUES (1)", "INSERT INTO t SELECT * FROM s"):
@@ -197,22 +199,24 @@ records = st.lists(
 
 def operations(log: list[tuple[str, str, int, str]]) -> list[Operation]:
     found = []
-    for offset, (what, table, ago, op_id) in enumerate(log):
+    for offset, (record_kind, table, ago, op_id) in enumerate(log):
         looked_at = max(0, offset - ago)
-        match what:
+        match record_kind:
             case "define":
                 op = replace(ddl(table, "a"), id=op_id)
             case "anything":
                 op = replace(unknown_tables(op_id), id=op_id)
             case _:
                 op = copy(op_id, table, "w")
-        op = looked(op, looked_at, table) if what != "plain" else sent(op)
+        op = looked(op, looked_at, table) if record_kind != "plain" else sent(op)
         found.append(replace(op, since=max(0, offset - WINDOW)))
     return found
 
 
 def judged(log: list[Operation], low: int, start: int) -> list[str]:
-    """What a reader makes of the log from ``low`` on that begins to read at ``start``."""
+    """Return a reader's judgements of the log from ``low`` on, when it starts to read at
+    ``start``.
+    """
     definitions, window = Definitions(WINDOW), IdempotencyWindow(WINDOW)
     definitions.begin(start)
     found = []
@@ -222,14 +226,14 @@ def judged(log: list[Operation], low: int, start: int) -> list[str]:
         if offset < low - WINDOW:
             continue
         assert stale is not None
-        told = "stale" if stale else window.see(offset, op.key, op.since, op.window).name
+        judgements = "stale" if stale else window.see(offset, op.key, op.since, op.window).name
         if offset >= low:
-            found.append(told)
+            found.append(judgements)
     return found
 
 
 @given(records, st.data())
-def test_stale_and_repeated_are_judged_the_same_by_whoever_reads_on_from_anywhere(
+def test_staleness_and_repetition_are_judged_the_same_by_a_reader_that_starts_anywhere(
     log: list[tuple[str, str, int, str]], data: st.DataObject
 ) -> None:
     whole = operations(log)
@@ -239,21 +243,23 @@ def test_stale_and_repeated_are_judged_the_same_by_whoever_reads_on_from_anywher
 
 
 @given(records)
-def test_stale_never_rests_on_what_was_defined_meanwhile_and_ids_count_once(
+def test_operation_that_is_not_stale_has_no_definition_since_its_analysis_and_counts_once(
     log: list[tuple[str, str, int, str]],
 ) -> None:
     whole = operations(log)
-    told = judged(whole, 0, 0)
-    for offset, (op, is_) in enumerate(zip(whole, told, strict=True)):
+    judgements = judged(whole, 0, 0)
+    for offset, (op, is_) in enumerate(zip(whole, judgements, strict=True)):
         if is_ == "stale" or op.analyzed_to is None:
             continue
         between = whole[op.analyzed_to : offset]
         assert all(o.redefines is not None for o in between)
         assert not any((o.redefines or frozenset()) & op.rests_on for o in between)
     # The first that is not stale counts, within the window.
-    for offset, (op, is_) in enumerate(zip(whole, told, strict=True)):
+    for offset, (op, is_) in enumerate(zip(whole, judgements, strict=True)):
         if is_ == "stale":
             continue
         begin = max(0, offset - WINDOW)
-        copies = [o for o in range(begin, offset) if whole[o].id == op.id and told[o] != "stale"]
+        copies = [
+            o for o in range(begin, offset) if whole[o].id == op.id and judgements[o] != "stale"
+        ]
         assert (is_ == RecordJudgement.REPEATED.name) is bool(copies)

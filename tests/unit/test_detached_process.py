@@ -1,4 +1,4 @@
-"""Processes that are known by their pid files."""
+"""Processes that are identified by their pid files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ended(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_process_that_ended_unseen_is_reaped_when_another_takes_its_place(tmp_path: Path) -> None:
+def test_ended_process_is_reaped_when_another_one_is_started(tmp_path: Path) -> None:
     _, first = started(tmp_path)
     os.kill(first, signal.SIGKILL)
     end = time.monotonic() + WITHIN_S

@@ -1,4 +1,4 @@
-"""Whether a peer is heard follows from when its heartbeats came."""
+"""Heartbeat times alone decide whether a peer counts as up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ DOWN_AFTER_S = MISSED * SEND_S - EARLY_S
 
 
 def verdicts(beats: list[float], end_s: float, first_check_s: float = 0.0) -> list[bool]:
-    """Let heartbeats come at these times, check at the usual pace, and return each verdict."""
+    """Let heartbeats arrive at these times, check at the usual interval, and return each
+    verdict.
+    """
     detector, found, number = Detector(RULES, 0.0), [], 0
     beats = sorted(beats)
     for n in range(int((end_s - first_check_s) / CHECK_S) + 1):
@@ -45,7 +47,7 @@ def verdicts(beats: list[float], end_s: float, first_check_s: float = 0.0) -> li
         ([10.0, 10.0], False),  # twice in one interval
     ],
 )
-def test_detector_new_peer_heard_after_two_intervals_in_a_row(
+def test_detector_of_a_new_peer_reports_it_up_after_two_intervals_in_a_row(
     beats: list[float], heard: bool
 ) -> None:
     detector = Detector(RULES, 0.0)
@@ -54,15 +56,15 @@ def test_detector_new_peer_heard_after_two_intervals_in_a_row(
     assert detector.check(10.0) is heard
 
 
-def test_detector_silence_noticed_at_the_first_check_after_three_intervals() -> None:
+def test_detector_notices_silence_at_the_first_check_after_three_intervals() -> None:
     last = 3.0
     beats = [n * SEND_S for n in range(int(last / SEND_S) + 1)]
     found = verdicts(beats, 5.0)
-    gone = found.index(False, int(last / CHECK_S)) * CHECK_S
-    assert last + DOWN_AFTER_S - 1e-6 <= gone <= last + DOWN_AFTER_S + CHECK_S
+    noticed_at = found.index(False, int(last / CHECK_S)) * CHECK_S
+    assert last + DOWN_AFTER_S - 1e-6 <= noticed_at <= last + DOWN_AFTER_S + CHECK_S
 
 
-def test_detector_silence_of_whole_intervals_is_noticed_though_heartbeats_take_a_moment() -> None:
+def test_detector_notices_silence_of_whole_intervals_although_heartbeats_arrive_late() -> None:
     late_s = 0.9 * EARLY_S  # sent at the tick, judged at a later tick
     last = 3.0
     beats = [n * SEND_S + late_s for n in range(int(last / SEND_S) + 1)]
@@ -70,7 +72,7 @@ def test_detector_silence_of_whole_intervals_is_noticed_though_heartbeats_take_a
     assert found[:11] == [True] * 10 + [False]
 
 
-def test_detector_pause_of_the_listener_is_not_the_peers_silence() -> None:
+def test_detector_does_not_count_a_pause_of_the_listener_as_silence_of_the_peer() -> None:
     detector = Detector(RULES, 0.0)
     for n in range(20):
         detector.received(n * SEND_S)
@@ -81,7 +83,7 @@ def test_detector_pause_of_the_listener_is_not_the_peers_silence() -> None:
     assert not detector.check(10.0 + DOWN_AFTER_S + 1e-6)
 
 
-def test_detector_hears_is_as_fresh_as_the_moment() -> None:
+def test_detector_state_of_a_peer_is_computed_for_the_current_moment() -> None:
     detector = Detector(RULES, 0.0)
     for n in range(20):
         detector.received(n * SEND_S)
@@ -96,7 +98,7 @@ offsets = st.floats(min_value=0.0, max_value=0.2, allow_nan=False)
 
 @settings(deadline=None)
 @given(st.lists(st.floats(min_value=0.0, max_value=SEND_S * 0.99), min_size=30, max_size=60))
-def test_detector_regular_heartbeats_with_jitter_are_never_lost(jitter: list[float]) -> None:
+def test_detector_never_loses_regular_heartbeats_with_jitter(jitter: list[float]) -> None:
     beats = [n * SEND_S + late for n, late in enumerate(jitter)]
     found = verdicts(beats, beats[-1])
     assert all(found[found.index(True) :])
@@ -104,7 +106,9 @@ def test_detector_regular_heartbeats_with_jitter_are_never_lost(jitter: list[flo
 
 @settings(deadline=None)
 @given(st.lists(times, max_size=60), offsets)
-def test_detector_heard_peer_lost_only_while_it_is_silent(beats: list[float], first: float) -> None:
+def test_detector_reports_a_peer_down_only_while_it_is_silent(
+    beats: list[float], first: float
+) -> None:
     found = verdicts(beats, 8.0, first)
     for n, (before, after) in enumerate(pairwise(found), 1):
         now = first + n * CHECK_S
@@ -118,8 +122,10 @@ def test_detector_heard_peer_lost_only_while_it_is_silent(beats: list[float], fi
 @settings(deadline=None)
 @given(st.lists(times, max_size=60), offsets)
 @example([1.5, 1.5625, 1.90625], 0.09375)  # the last came a moment after its interval was judged
-def test_detector_changes_no_faster_than_heartbeats_allow(beats: list[float], first: float) -> None:
-    """Each time that a peer comes back, it must have sent anew, in two different intervals."""
+def test_detector_reports_a_peer_up_only_after_new_heartbeats_in_two_intervals(
+    beats: list[float], first: float
+) -> None:
+    """A peer that was down must have sent again, in two different intervals."""
     found = verdicts(beats, 8.0, first)
     fell_at = 0.0
     for n, (before, after) in enumerate(pairwise([False, *found])):
@@ -133,5 +139,5 @@ def test_detector_changes_no_faster_than_heartbeats_allow(beats: list[float], fi
 
 @settings(deadline=None)
 @given(st.lists(times, max_size=60))
-def test_detector_silence_always_ends_as_not_heard(beats: list[float]) -> None:
+def test_detector_always_reports_a_silent_peer_as_down(beats: list[float]) -> None:
     assert verdicts(beats, max(beats, default=0.0) + DOWN_AFTER_S + 2 * CHECK_S)[-1] is False

@@ -1,4 +1,4 @@
-"""Which cluster is the odd one."""
+"""The clusters that are judged wrong when outcomes differ."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OK, NO = "applied", "failed X 42000"
         ({"a": OK, "b": OK, "c": NO}, 0, "c"),
     ],
 )
-def test_is_odd_outcomes_name_the_clusters_that_differ(
+def test_is_wrong_reports_the_clusters_that_differ_from_the_majority(
     outcomes: dict[str, str], absent: int, odd: str
 ) -> None:
     assert "".join(name for name in outcomes if is_wrong(name, outcomes, absent)) == odd
@@ -41,12 +41,12 @@ def test_is_odd_outcomes_name_the_clusters_that_differ(
     st.dictionaries(st.sampled_from("abcdefg"), st.sampled_from([OK, NO, "failed Y"]), min_size=1),
     st.integers(0, 3),
 )
-def test_is_odd_never_all_and_never_some_of_those_who_agree(
+def test_is_wrong_never_holds_for_all_clusters_nor_for_a_part_of_those_with_one_outcome(
     outcomes: dict[str, str], absent: int
 ) -> None:
     odd = {name for name in outcomes if is_wrong(name, outcomes, absent)}
     assert odd < outcomes.keys()
-    odd_words = {outcomes[name] for name in odd}
-    assert all(name in odd for name, word in outcomes.items() if word in odd_words)
+    wrong_outcomes = {outcomes[name] for name in odd}
+    assert all(name in odd for name, word in outcomes.items() if word in wrong_outcomes)
     if len(set(outcomes.values())) == 1:
         assert not odd

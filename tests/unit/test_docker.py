@@ -1,6 +1,6 @@
 """The files of docker/ fit together: services, ports, names, secrets and the ring's configuration.
 
-What only a Docker engine could tell, building and running, is not tested here.
+Building and running need a Docker engine and are not tested here.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def of_kind(prefix: str) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def ring(tmp_path: Path) -> Config:
-    """The mounted configuration, with secrets as Docker would give them."""
+    """The mounted configuration, with secrets as Docker would provide them."""
     for name in COMPOSE["secrets"]:
         (tmp_path / name).write_text(f"{name}-secret")
     text = (DOCKER / "ring.yaml").read_text().replace(SECRETS, f"{tmp_path}/")
     return load_text(text, DOCKER / "ring.yaml", {})
 
 
-def test_compose_has_three_of_each() -> None:
+def test_compose_file_has_three_services_of_each_kind_and_one_redis() -> None:
     assert [len(of_kind(kind)) for kind in ("kafka", "spark-", "haproc-", "redis")] == [3, 3, 3, 1]
 
 
-def test_each_cluster_has_its_haproc_and_its_spark(ring: Config) -> None:
+def test_each_cluster_has_its_haproc_and_spark_service(ring: Config) -> None:
     assert {f"haproc-{cluster.name}" for cluster in ring.clusters} == set(of_kind("haproc-"))
     for cluster in ring.clusters:
         service = SERVICES[f"haproc-{cluster.name}"]
@@ -64,7 +64,7 @@ def test_each_cluster_has_its_haproc_and_its_spark(ring: Config) -> None:
         assert [f"haproc-{cluster.name}", str(ring.state_dir)] in mounted
 
 
-def test_secrets_are_given_to_those_who_read_them(ring: Config) -> None:
+def test_secrets_are_provided_to_the_services_that_read_them(ring: Config) -> None:
     read = set(re.findall(rf"{SECRETS}([\w-]+)", (DOCKER / "ring.yaml").read_text()))
     for service in of_kind("haproc-").values():
         assert set(service["secrets"]) == read
@@ -74,14 +74,14 @@ def test_secrets_are_given_to_those_who_read_them(ring: Config) -> None:
         assert spark["environment"]["TOKEN_FILE"] == f"{SECRETS}{secret}"
         assert cluster.spark.token == f"{secret}-secret"
     script = (DOCKER / "make-secrets").read_text()
-    made = re.search(r"^for name in (.*); do", script, re.MULTILINE)
-    assert made is not None and set(made[1].split()) == set(COMPOSE["secrets"])
+    secret_names = re.search(r"^for name in (.*); do", script, re.MULTILINE)
+    assert secret_names is not None and set(secret_names[1].split()) == set(COMPOSE["secrets"])
     (grafana,) = SERVICES["grafana"]["secrets"]
     assert set(COMPOSE["secrets"]) == read | {grafana}
     assert SERVICES["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD__FILE"].endswith(grafana)
 
 
-def test_brokers_are_those_of_the_log_and_of_each_other(ring: Config) -> None:
+def test_brokers_match_the_log_url_and_each_other(ring: Config) -> None:
     servers = ring.log.removeprefix("kafka://").partition("/")[0].split(",")
     voters, advertised = [], []
     for name, service in of_kind("kafka").items():
@@ -97,13 +97,13 @@ def test_brokers_are_those_of_the_log_and_of_each_other(ring: Config) -> None:
     assert ring.kafka.replication_factor <= len(servers)
 
 
-def test_redis_is_the_one_that_heartbeats_go_through(ring: Config) -> None:
+def test_redis_service_is_the_one_of_the_ring_configuration(ring: Config) -> None:
     assert ring.state is StateWay.REDIS
     assert parse_redis_url(ring.redis.url).servers == ((SERVICES["redis"]["hostname"], 6379),)
     assert "[server,kafka,redis,otel]" in DOCKERFILE
 
 
-def test_only_what_people_open_is_published_and_on_loopback() -> None:
+def test_published_ports_are_those_for_people_and_on_loopback() -> None:
     published = {
         name: port for name, service in SERVICES.items() for port in service.get("ports", [])
     }
@@ -130,14 +130,14 @@ def test_volumes_and_dependencies_exist_and_everything_has_a_health_check() -> N
             assert "HEALTHCHECK" in stage and "\nUSER haproc\n" in stage
 
 
-def test_copied_files_exist_and_are_sent_to_the_build() -> None:
+def test_copied_files_exist_and_are_in_the_build_context() -> None:
     sent = (DOCKER / "Dockerfile.dockerignore").read_text().split()
     for line in re.findall(r"^COPY (.*) \S+$", DOCKERFILE, re.MULTILINE):
         for file in line.split():
             assert (DOCKER.parent / file).exists() and f"!{file}" in sent, file
 
 
-def test_spark_settings_that_change_meaning_are_those_of_local_rings() -> None:
+def test_spark_settings_that_change_meaning_equal_those_of_local_rings() -> None:
     lines = (DOCKER / "spark-connect.conf").read_text().splitlines()
     conf = dict(line.split() for line in lines if line and not line.startswith("#"))
     local = spark_server_settings("a", Path("/data"), 15002, 2)
@@ -149,7 +149,7 @@ def test_spark_settings_that_change_meaning_are_those_of_local_rings() -> None:
     assert " ".join(CATALOG_OPTIONS) in (DOCKER / "spark-connect").read_text()
 
 
-def test_modules_that_are_named_outside_the_code_exist() -> None:
+def test_modules_mentioned_outside_the_code_exist() -> None:
     root = DOCKER.parent
     folders = ["docker", "scripts", ".ci", "Makefile", "pyproject.toml"]
     listed = ["git", "ls-files", *folders]

@@ -1,7 +1,7 @@
-"""The documents describe everything that there is, and name nothing that there is not.
+"""The documents describe everything that exists, and mention nothing that does not exist.
 
 Read from the sources: environment variables, states, error classes, make targets, subcommands,
-links. The documents in docs/reference are generated: they must be what the code says.
+links. The documents in docs/reference are generated and must match the code.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def sources(*packages: str) -> Iterator[Path]:
 # -- what is generated ------------------------------------------------------------------------
 
 
-def test_reference_is_what_the_code_says() -> None:
+def test_generated_reference_is_up_to_date() -> None:
     command = [sys.executable, "-m", "scripts.reference", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -57,16 +57,16 @@ def test_every_key_error_class_and_metric_is_described() -> None:
     assert [each.args[0] for each in ALL if not each.args[1]] == []
 
 
-def test_error_class_has_its_place_in_one_group() -> None:
+def test_every_error_class_belongs_to_one_group() -> None:
     grouped = [each for _, classes in reference._groups() for each in classes]
     assert sorted(grouped) == sorted(ErrorClass)
 
 
-def test_documented_limit_or_timeout_exists() -> None:
-    known = {key.path for key in reference.walk_keys()}
+def test_documented_limits_and_timeouts_exist() -> None:
+    known_keys = {key.path for key in reference.walk_keys()}
     named = re.findall(r"`((?:limits|timeouts)\.[a-z_]+)`", ALL_TEXT)
     assert [
-        name for name in named if name not in {*known, "limits.py"} and not name.endswith("_")
+        name for name in named if name not in {*known_keys, "limits.py"} and not name.endswith("_")
     ] == []
 
 
@@ -80,7 +80,7 @@ def environment_variables() -> set[str]:
 
 
 def spelled(files: Iterable[Path]) -> set[str]:
-    """Every text in the code that looks like an error class of our own."""
+    """Return the texts in the code that look like an error class of our own."""
     return {name for path in files for name in spelled_in(path)} - environment_variables()
 
 
@@ -96,16 +96,16 @@ def spelled_in(path: Path) -> set[str]:
 
 
 def error_classes() -> set[str]:
-    """Every error class of our own, and those that the client puts together."""
+    """Return every error class of our own, with those that the client composes."""
     return {*ErrorClass, *spelled(sources()), *(f"HACLIENT_{reason.name}" for reason in Reason)}
 
 
-def test_error_classes_are_spelled_in_one_place() -> None:
+def test_error_classes_are_defined_in_one_module() -> None:
     others = [path for path in sources("haproc") if path != ROOT / "haproc" / "failure.py"]
     assert spelled(others) == set()
 
 
-def test_states_and_kinds_of_failures_have_an_error_class() -> None:
+def test_states_and_error_kinds_have_an_error_class() -> None:
     kinds = set(ErrorKind) - {ErrorKind.APPLICATION}
     assert {f"HAPROC_{each.upper()}" for each in (*State, *kinds)} < set(ErrorClass)
 
@@ -140,7 +140,7 @@ def code_blocks(document: Path) -> str:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_make_targets_that_are_named_exist(document: Path) -> None:
+def test_mentioned_make_targets_exist(document: Path) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = document.read_text()
     named = set(re.findall(r"^make ([a-z]+)", code_blocks(document), re.MULTILINE))
@@ -154,7 +154,7 @@ def test_readme_shows_the_two_commands() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_haproc_commands_that_are_shown_can_be_parsed(document: Path) -> None:
+def test_shown_haproc_commands_can_be_parsed(document: Path) -> None:
     whole = code_blocks(document).replace("\\\n", " ")
     shown_lines = re.findall(r"^(?:\.venv/bin/)?haproc (.+)$", whole, re.MULTILINE)
     for line in shown_lines:
@@ -168,7 +168,7 @@ def anchors(document: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_relative_links_lead_somewhere(document: Path) -> None:
+def test_relative_links_have_a_target(document: Path) -> None:
     text = CODE_BLOCK.sub("", document.read_text())
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"[a-z]+:", target):
@@ -185,19 +185,19 @@ PACKAGES = ("dmq", "haclient", "haproc")
 
 
 def is_there(path: str) -> bool:
-    """Whether a module is there: by its path, from haproc or the top, or by its end."""
+    """Whether a module exists: by its path, from haproc or the top, or by its end."""
     places = ("", "haproc/", *(f"{top}/**/" for top in (*PACKAGES, "tests", "bench", "scripts")))
     return any(next(ROOT.glob(place + path), None) is not None for place in places)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_modules_that_are_named_exist(document: Path) -> None:
+def test_mentioned_modules_exist(document: Path) -> None:
     named = set(re.findall(r"`([\w./*]+\.py)\b[^`]*`", document.read_text()))
     assert {path for path in named if not is_there(path)} == set()
 
 
 def resolves(name: str) -> bool:
-    """Whether ``room.module.Class.method`` is there, from haproc or the top."""
+    """Whether ``room.module.Class.method`` exists, from haproc or the top."""
     parts = name.split(".")
     path = parts if parts[0] in PACKAGES else ["haproc", *parts]
     for length in range(len(path), 0, -1):
@@ -211,7 +211,7 @@ def resolves(name: str) -> bool:
     return False
 
 
-def test_functions_on_the_way_of_one_write_exist() -> None:
+def test_functions_in_the_section_about_one_write_exist() -> None:
     design = (ROOT / "docs" / "architecture.md").read_text()
     way = design.split("## The way of one write\n")[1].split("\n## ")[0]
     named = re.findall(r"`([a-z_]+(?:\.\w+)+)`", way)
@@ -219,7 +219,7 @@ def test_functions_on_the_way_of_one_write_exist() -> None:
     assert [name for name in named if not resolves(name)] == []
 
 
-def test_contributors_map_has_every_room_in_order() -> None:
+def test_contributors_list_of_rooms_is_complete_and_in_order() -> None:
     text = (ROOT / "docs" / "contribute.md").read_text()
     rooms = re.findall(
         r"^\| `(\w+)` \|", text.split("## Rooms\n")[1].split("\n## ")[0], re.MULTILINE

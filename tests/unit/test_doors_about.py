@@ -1,4 +1,4 @@
-"""What clients of Livy and of Databricks ask before anything else."""
+"""The first requests of clients of Livy and of Databricks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ME, WAREHOUSES = "/api/2.0/preview/scim/v2/Me", "/api/2.0/sql/warehouses"
     ("method", "path"),
     [("GET", "/"), ("POST", "/"), ("GET", "/version"), ("GET", ME), ("GET", WAREHOUSES)],
 )
-async def test_first_questions_are_answered_to_users_alone(
+async def test_first_requests_of_clients_are_answered_to_users_only(
     tmp_path: Path, method: str, path: str
 ) -> None:
     async with door(tmp_path, users=USERS) as rig:
@@ -34,7 +34,7 @@ async def test_first_questions_are_answered_to_users_alone(
         assert await rig.status_of(method, path) == 401
 
 
-async def test_sdk_of_databricks_is_told_its_user_and_the_ring(tmp_path: Path) -> None:
+async def test_databricks_sdk_receives_its_user_and_the_ring_as_a_warehouse(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS) as rig:
         rig.http.headers.update(ANN)
         assert (await rig.get(ME))["userName"] == "ann"
@@ -45,7 +45,7 @@ async def test_sdk_of_databricks_is_told_its_user_and_the_ring(tmp_path: Path) -
         assert ring["state"] == "STARTING"
 
 
-async def test_errors_of_batches_have_the_field_that_clients_of_livy_show(tmp_path: Path) -> None:
+async def test_errors_of_batches_have_the_field_that_livy_clients_show(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         error = await rig.get("/batches/5", 404)
         assert error["msg"] == f"{error['message']}: {error['hint']}"
@@ -53,13 +53,13 @@ async def test_errors_of_batches_have_the_field_that_clients_of_livy_show(tmp_pa
         assert "msg" not in await rig.get("/api/2.0/sql/statements/5", 404)
 
 
-async def test_clients_of_livy_that_show_the_status_line_alone_show_the_reason(
+async def test_status_line_for_livy_clients_contains_the_reason(
     tmp_path: Path,
 ) -> None:
     async with door(tmp_path) as rig, rig.http.get(rig.url + "/sessions") as response:
         assert response.status == 404
         assert response.reason == (await response.json())["msg"]
         assert "/api/2.0/sql/statements" in str(response.reason)
-    odd = refused(ErrorClass.BAD_REQUEST, "a\r\nb\x7f\N{SNOWMAN}", "c" * 1000)
-    line = error_response(odd, "a", livy=True).reason
+    refusal = refused(ErrorClass.BAD_REQUEST, "a\r\nb\x7f\N{SNOWMAN}", "c" * 1000)
+    line = error_response(refusal, "a", livy=True).reason
     assert line.startswith("a b??: ccc") and len(line) == REASON_CHARACTERS_MAX

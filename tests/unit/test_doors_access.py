@@ -1,4 +1,4 @@
-"""Who gets in, and what hostile or broken requests are answered: always JSON, never a bare 500."""
+"""Access to the doors; hostile or broken requests get a JSON answer, never a bare 500."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ERROR_FIELDS = {
     "header",
     [None, "", "Bearer", "Bearer ", "Bearer wrong", "Basic ann-token", "ann-token", "Bearer ann"],
 )
-async def test_access_without_a_users_token_answered_401(
+async def test_request_without_a_token_of_a_user_is_answered_401(
     tmp_path: Path, header: str | None
 ) -> None:
     async with door(tmp_path, users=USERS) as rig:
@@ -53,13 +53,13 @@ async def test_access_without_a_users_token_answered_401(
                 assert (await response.json()).keys() == ERROR_FIELDS
 
 
-async def test_access_with_a_users_token(tmp_path: Path) -> None:
+async def test_request_with_a_token_of_a_user_is_accepted(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS) as rig:
         for token in ("Bearer bob-token", "bearer  bob-token"):
             assert await rig.status_of("get", "/healthz", headers={"Authorization": token}) == 200
 
 
-async def test_answers_of_a_haproc_out_of_service_name_its_state(tmp_path: Path) -> None:
+async def test_answer_of_a_haproc_out_of_service_has_its_state_in_a_header(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         hold = asyncio.Event()
         rig.service.table["SELECT 2"] = Canned(ONE.chunks, columns=ONE.columns, hold=hold)
@@ -78,14 +78,16 @@ async def test_answers_of_a_haproc_out_of_service_name_its_state(tmp_path: Path)
         await response.read()
 
 
-async def test_admission_names_the_tokens_owner(tmp_path: Path) -> None:
+async def test_admission_returns_the_owner_of_the_token(tmp_path: Path) -> None:
     admission = Access(make_config(tmp_path, users=USERS)).clients()
     assert (await admission.admit({"Authorization": "Bearer bob-token"})).user == "bob"
     with pytest.raises(RequestError):
         await admission.admit({"Authorization": "Bearer \udcff"})
 
 
-async def test_operator_door_health_open_and_peers_need_the_secret(tmp_path: Path) -> None:
+async def test_operator_door_has_open_health_paths_and_requires_the_secret_for_peers(
+    tmp_path: Path,
+) -> None:
     async with door(tmp_path, users=USERS, operator=True) as rig:
         for path in PATHS:
             assert await rig.status_of("get", path) == 200
@@ -98,7 +100,7 @@ async def test_operator_door_health_open_and_peers_need_the_secret(tmp_path: Pat
         assert await rig.status_of("post", STATEMENTS, json={}) == 404
 
 
-async def test_readyz_follows_the_state(tmp_path: Path) -> None:
+async def test_readyz_shows_the_state(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         assert await rig.get("/readyz") == {"state": "READY", "reason": "", "drained": False}
         rig.status.ready = Readiness(False, "DOWN", "refused")
@@ -106,7 +108,7 @@ async def test_readyz_follows_the_state(tmp_path: Path) -> None:
         assert await rig.get("/readyz", 503) == told
 
 
-async def test_metrics_tell_requests_by_class_and_outcome(tmp_path: Path) -> None:
+async def test_metrics_contain_requests_by_class_and_outcome_and_the_gauges(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         await rig.post(statement="SELECT 1")
         rig.metrics.position(118, 120, 2)
@@ -137,7 +139,7 @@ async def test_metrics_tell_requests_by_class_and_outcome(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("field", "afresh"), [("begin_with", False), ("statements", True)])
-async def test_session_opened_and_closed(tmp_path: Path, field: str, afresh: bool) -> None:
+async def test_session_is_opened_and_closed(tmp_path: Path, field: str, afresh: bool) -> None:
     async with door(tmp_path) as rig:
         path = "/api/ha/sessions/s1"
         _, answer = await rig.ask("put", path, json={field: ["USE sales"]})
@@ -165,7 +167,7 @@ async def test_session_opened_and_closed(tmp_path: Path, field: str, afresh: boo
         ("x" * 129, {}, "the session's id"),
     ],
 )
-async def test_session_wrong_body_refused(
+async def test_session_with_a_wrong_body_is_refused(
     tmp_path: Path, path: str, body: dict[str, Any], told: str
 ) -> None:
     async with door(tmp_path) as rig:
@@ -213,7 +215,7 @@ async def test_session_wrong_body_refused(
         ("parameter_rows", "x", "at least one list"),
     ],
 )
-async def test_statement_wrong_field_named(
+async def test_statement_with_a_wrong_field_is_refused_with_its_name(
     tmp_path: Path, field: str, value: Any, told: str
 ) -> None:
     async with door(tmp_path) as rig:
@@ -237,7 +239,7 @@ async def test_statement_wrong_field_named(
         (b"x" * (3 << 20), "application/json", 413),
     ],
 )
-async def test_statement_malformed_body_answered_as_json(
+async def test_statement_with_a_malformed_body_is_answered_as_json(
     tmp_path: Path, data: bytes, content_type: str, status: int
 ) -> None:
     async with door(tmp_path, limits=Limits(operation_bytes_max=1 << 20)) as rig:
@@ -253,7 +255,7 @@ async def test_statement_malformed_body_answered_as_json(
             assert answer.keys() == ERROR_FIELDS
 
 
-async def test_number_of_too_many_digits_told_of_in_our_words(tmp_path: Path) -> None:
+async def test_number_of_too_many_digits_is_refused_with_a_clear_message(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         data = b'{"row_limit": ' + b"9" * 100_000 + b"}"
         headers = {"Content-Type": "application/json"}
@@ -271,7 +273,7 @@ async def test_number_of_too_many_digits_told_of_in_our_words(tmp_path: Path) ->
         (b'{"statement": "SELECT 1", "x": 1, "x": 2}', "x"),
     ],
 )
-async def test_statement_body_that_says_something_twice_refused(
+async def test_statement_with_a_repeated_field_is_refused(
     tmp_path: Path, data: bytes, name: str
 ) -> None:
     async with door(tmp_path) as rig:
@@ -283,7 +285,7 @@ async def test_statement_body_that_says_something_twice_refused(
 
 
 @pytest.mark.parametrize("operator", [False, True])
-async def test_access_with_two_tokens_refused(tmp_path: Path, operator: bool) -> None:
+async def test_request_with_two_tokens_is_refused(tmp_path: Path, operator: bool) -> None:
     async with door(tmp_path, users=USERS, operator=operator) as rig:
         tokens = ("ring-secret", "x") if operator else ("ann-token", "bob-token")
         headers = [("Authorization", f"Bearer {token}") for token in tokens]
@@ -296,7 +298,7 @@ async def test_access_with_two_tokens_refused(tmp_path: Path, operator: bool) ->
 @pytest.mark.parametrize(
     "name", ["Idempotency-Key", "HAProc-Consistency", "HAProc-Write-Concern", "Content-Encoding"]
 )
-async def test_statement_with_two_headers_of_a_name_refused(tmp_path: Path, name: str) -> None:
+async def test_statement_with_a_repeated_header_is_refused(tmp_path: Path, name: str) -> None:
     async with door(tmp_path) as rig:
         headers = [("Content-Type", "application/json"), (name, "one"), (name, "two")]
         data = b'{"statement": "SELECT 1"}'
@@ -307,7 +309,7 @@ async def test_statement_with_two_headers_of_a_name_refused(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "zstd", "gzip;q=1", "x"])
-async def test_statement_with_an_encoding_that_is_not_undone_refused(
+async def test_statement_with_an_unsupported_encoding_is_refused(
     tmp_path: Path, encoding: str
 ) -> None:
     async with door(tmp_path) as rig:
@@ -319,7 +321,7 @@ async def test_statement_with_an_encoding_that_is_not_undone_refused(
         assert not rig.service.requests
 
 
-async def test_access_without_a_token_and_with_a_wrong_one_say_different_things(
+async def test_missing_token_and_wrong_token_have_different_messages(
     tmp_path: Path,
 ) -> None:
     async with door(tmp_path, users=USERS) as rig:
@@ -333,20 +335,22 @@ async def test_access_without_a_token_and_with_a_wrong_one_say_different_things(
             assert "--token-file" in answer["hint"] and "wrong" not in str(answer)
 
 
-async def test_method_not_allowed_names_those_that_are(tmp_path: Path) -> None:
+async def test_answer_to_a_wrong_method_lists_the_allowed_ones(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         for path, allowed in ((STATEMENTS, "POST"), ("/api/ha/sessions/s", "DELETE, PUT")):
             async with rig.http.get(rig.url + path) as response:
                 assert (response.status, response.headers["Allow"]) == (405, allowed)
 
 
-async def test_unknown_path_and_method_answered_as_json(tmp_path: Path) -> None:
+async def test_unknown_path_or_method_is_answered_as_json(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         assert (await rig.get("/nothing", 404))["error_class"] == "HAPROC_NOT_FOUND"
         assert (await rig.get(STATEMENTS, 405))["error_class"] == "HAPROC_METHOD_NOT_ALLOWED"
 
 
-async def test_slow_body_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_body_is_ended_by_a_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("haproc.doors.http.bodies.BODY_READ_S", 0.1)
     async with door(tmp_path) as rig:
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.listener.port)
@@ -359,7 +363,7 @@ async def test_slow_body_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         writer.close()
 
 
-async def test_unforeseen_error_logged_with_the_reference_told(
+async def test_unexpected_error_is_logged_with_the_reference_of_the_answer(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with door(tmp_path) as rig:
@@ -382,19 +386,19 @@ _BODIES = st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=6), _JSON, 
 
 
 @given(st.binary(max_size=100) | _BODIES)
-def test_read_statement_any_body_is_a_request_or_refused(body: bytes) -> None:
+def test_read_statement_of_any_body_gives_a_request_or_a_refusal(body: bytes) -> None:
     try:
-        asked = read_statement(body, user="u", made_id="made", timeout_default_s=1.0)
+        parsed = read_statement(body, user="u", made_id="made", timeout_default_s=1.0)
     except RequestError as error:
         assert error.kind == "refused" and error.message
     else:
-        assert isinstance(asked.request.statement, SentSql)
-        assert asked.request.statement.text.strip() and asked.request.timeout_s > 0
+        assert isinstance(parsed.request.statement, SentSql)
+        assert parsed.request.statement.text.strip() and parsed.request.timeout_s > 0
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.data())
-def test_door_any_request_answered_with_json(tmp_path: Path, data: st.DataObject) -> None:
+def test_any_request_is_answered_with_json(tmp_path: Path, data: st.DataObject) -> None:
     requests = data.draw(
         st.lists(
             st.tuples(
@@ -435,7 +439,9 @@ async def ask(rig: Rig, method: str, path: str, body: bytes, content_type: str) 
             json.loads(answer)
 
 
-async def test_accept_header_with_stream_among_others_streams(tmp_path: Path) -> None:
+async def test_accept_header_with_the_stream_type_among_others_gets_a_stream(
+    tmp_path: Path,
+) -> None:
     async with door(tmp_path) as rig:
         headers = {"Accept": f"{ARROW['Accept']}, application/json;q=0.5"}
         body = {"statement": "SELECT 1"}
@@ -443,7 +449,7 @@ async def test_accept_header_with_stream_among_others_streams(tmp_path: Path) ->
             assert response.content_type == ARROW["Accept"]
 
 
-async def test_door_that_closes_ends_idle_connections_at_once(tmp_path: Path) -> None:
+async def test_closing_door_ends_idle_connections_at_once(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.listener.port)
         fresh, unused = await asyncio.open_connection("127.0.0.1", rig.listener.port)
@@ -456,7 +462,7 @@ async def test_door_that_closes_ends_idle_connections_at_once(tmp_path: Path) ->
         unused.close()
 
 
-async def test_door_that_closes_lets_a_body_on_its_way_arrive(tmp_path: Path) -> None:
+async def test_closing_door_waits_for_a_body_that_is_arriving(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.listener.port)
         body = json.dumps({"statement": "SELECT 1"}).encode()

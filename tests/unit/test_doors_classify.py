@@ -1,4 +1,4 @@
-"""The door that tells what would become of a statement, and the command that asks it."""
+"""The classify door, which reports how a statement would be treated, and its command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ USERS = (User("ann", "token-of-ann"),)
 ANNS = {"Authorization": "Bearer token-of-ann"}
 
 
-async def test_statement_is_told_of_to_the_user_that_asks(tmp_path: Path) -> None:
+async def test_classification_is_reported_to_the_user_without_running_the_statement(
+    tmp_path: Path,
+) -> None:
     async with door(tmp_path, users=USERS) as rig:
         body = {"statement": "DELETE FROM t", "schema": "s", "tree": True}
         got, answer = await rig.ask("post", PATH, json=body, headers=ANNS)
@@ -27,14 +29,14 @@ async def test_statement_is_told_of_to_the_user_that_asks(tmp_path: Path) -> Non
         assert rig.service.requests == []
 
 
-async def test_what_is_no_statement_is_refused(tmp_path: Path) -> None:
+async def test_body_that_is_no_statement_is_refused(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         for body in ({}, {"statement": 1}, {"statement": "SELECT 1", "wait": 1}):
             assert await rig.status_of("post", PATH, json=body) == 400
 
 
 @pytest.mark.parametrize("json_wanted", [True, False])
-async def test_command_asks_the_first_server_that_answers(
+async def test_classify_command_uses_the_first_server_that_answers(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -48,14 +50,14 @@ async def test_command_asks_the_first_server_that_answers(
         more = ["--json"] if json_wanted else []
         command = ["classify", "--server", servers, "--file", str(statements), *more]
         assert await asyncio.to_thread(main, command) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     if json_wanted:
-        assert [each["statement"] for each in json.loads(said)] == ["SELECT 1", "DELETE FROM t"]
+        assert [each["statement"] for each in json.loads(output)] == ["SELECT 1", "DELETE FROM t"]
     else:
-        assert said.count("statement:") == 2
+        assert output.count("statement:") == 2
 
 
-async def test_command_says_why_nobody_answers(
+async def test_classify_command_without_a_token_reports_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with door(tmp_path, users=USERS) as rig:

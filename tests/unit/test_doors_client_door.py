@@ -1,4 +1,4 @@
-"""The clients' door is open while the cluster answers, and comes back to a port that was taken."""
+"""The client door is open while the cluster answers, and reopens on a port that was in use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RETRY_S = 0.02
 
 
 class Rig:
-    """A door on a free port, and whether it asked to be looked after."""
+    """A door on a free port, and an event that is set when it wants to be opened again."""
 
     def __init__(self) -> None:
         self.address = Address("127.0.0.1", free_port())
@@ -38,7 +38,7 @@ class Rig:
             return False
 
     def taken(self) -> socket.socket:
-        """Have another process take the port."""
+        """Let another process use the port."""
         return socket.create_server((self.address.host, self.address.port))
 
 
@@ -50,7 +50,7 @@ async def rig() -> AsyncIterator[Rig]:
     await rig.listener.aclose()
 
 
-async def test_open_while_cluster_answers(rig: Rig) -> None:
+async def test_door_is_open_while_the_cluster_answers(rig: Rig) -> None:
     for state, answers in (
         (State.RECOVERING, False),
         (State.READY, True),
@@ -62,12 +62,12 @@ async def test_open_while_cluster_answers(rig: Rig) -> None:
         assert await rig.answers() is answers, state
 
 
-async def test_first_opening_fails_where_port_is_taken(rig: Rig) -> None:
+async def test_first_opening_fails_if_the_port_is_in_use(rig: Rig) -> None:
     with rig.taken(), pytest.raises(OSError, match="address already in use"):
         await rig.door.follow(State.READY)
 
 
-async def test_port_taken_meanwhile_is_waited_for(
+async def test_reopening_waits_for_a_port_that_is_in_use(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     await rig.door.follow(State.READY)

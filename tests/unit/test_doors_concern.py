@@ -1,4 +1,4 @@
-"""Write concern at the client door: as a field, as a header, and in repetitions."""
+"""Write concern at the client door: as a field, as a header, and in repeated requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def concerns(rig: Rig) -> list[WriteConcern | None]:
         ("one", "all", WriteConcern.ONE),
     ],
 )
-async def test_write_concern_is_a_field_or_a_header(
+async def test_write_concern_is_read_from_a_field_or_a_header(
     tmp_path: Path, field: str | None, header: str | None, asked: WriteConcern | None
 ) -> None:
     headers = {"HAProc-Write-Concern": header} if header is not None else {}
@@ -45,7 +45,7 @@ async def test_write_concern_is_a_field_or_a_header(
         assert concerns(rig) == [rows.write_concern for rows in rig.service.rows] == [asked]
 
 
-async def test_write_concern_that_there_is_not_is_refused(tmp_path: Path) -> None:
+async def test_unknown_write_concern_is_refused(tmp_path: Path) -> None:
     headers = {"HAProc-Write-Concern": "most"}
     async with door(tmp_path) as rig:
         json = {"statement": "INSERT"}
@@ -57,14 +57,16 @@ async def test_write_concern_that_there_is_not_is_refused(tmp_path: Path) -> Non
         assert rig.service.requests == [] and rig.service.rows == []
 
 
-async def test_write_repeated_with_another_concern_is_asked_anew(tmp_path: Path) -> None:
+async def test_write_repeated_with_another_concern_is_run_again(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         for concern in (None, None, "all", "all"):
             await rig.post(statement="INSERT", request_id="r", write_concern=concern)
         assert concerns(rig) == [None, WriteConcern.ALL]
 
 
-async def test_write_under_way_with_another_concern_is_waited_for(tmp_path: Path) -> None:
+async def test_write_repeated_with_another_concern_waits_for_the_running_one(
+    tmp_path: Path,
+) -> None:
     hold = asyncio.Event()
     async with door(tmp_path) as rig, asyncio.timeout(WAIT_S):
         rig.service.table["INSERT"] = Canned(WRITE.chunks, WRITE.operation_class, hold=hold)
@@ -80,7 +82,7 @@ async def test_write_under_way_with_another_concern_is_waited_for(tmp_path: Path
         assert concerns(rig) == [None, WriteConcern.ALL]
 
 
-async def test_rows_under_way_with_another_concern_are_waited_for(tmp_path: Path) -> None:
+async def test_rows_repeated_with_another_concern_wait_for_the_running_ones(tmp_path: Path) -> None:
     hold = asyncio.Event()
     async with door(tmp_path) as rig, asyncio.timeout(WAIT_S):
         rig.service.table["t"] = Canned(hold=hold)
@@ -98,7 +100,7 @@ async def test_rows_under_way_with_another_concern_are_waited_for(tmp_path: Path
         assert [rows.write_concern for rows in rig.service.rows] == [None, WriteConcern.ALL]
 
 
-async def test_concern_not_met_is_an_availability_error_that_a_repetition_asks_anew(
+async def test_unmet_concern_is_an_availability_error_and_a_repetition_runs_again(
     tmp_path: Path,
 ) -> None:
     error = RequestError(
@@ -111,14 +113,14 @@ async def test_concern_not_met_is_an_availability_error_that_a_repetition_asks_a
     asked = {"statement": "INSERT", "request_id": "r", "write_concern": "all"}
     async with door(tmp_path) as rig:
         rig.service.table["INSERT"] = Canned(error=error)
-        told = await rig.post(503, **asked)
-        assert (told["outcome"], told["log_offset"]) == ("UNKNOWN", 7)
+        failed = await rig.post(503, **asked)
+        assert (failed["outcome"], failed["log_offset"]) == ("UNKNOWN", 7)
         rig.service.table["INSERT"] = WRITE
         assert (await rig.post(**asked))["ha"]["log_offset"] == 7
         assert len(rig.service.requests) == 2
 
 
-async def test_get_of_a_write_tells_whether_it_has_met_a_concern_where_that_is_asked(
+async def test_get_of_a_write_contains_concern_met_if_requested(
     tmp_path: Path,
 ) -> None:
     async with door(tmp_path) as rig:
@@ -133,7 +135,9 @@ async def test_get_of_a_write_tells_whether_it_has_met_a_concern_where_that_is_a
         assert "known values" in refused["hint"]
 
 
-async def test_get_of_a_rejected_write_tells_whether_that_is_final(tmp_path: Path) -> None:
+async def test_get_of_a_rejected_write_contains_whether_the_rejection_is_final(
+    tmp_path: Path,
+) -> None:
     error = RequestError(
         FailureKind.APPLICATION,
         "no table",

@@ -40,7 +40,7 @@ async def connection(
 
 
 async def rest_of(reader: asyncio.StreamReader) -> bytes:
-    """Return what comes until the other side ends the connection."""
+    """Return the bytes that arrive until the other side ends the connection."""
     parts = []
     with contextlib.suppress(ConnectionError):
         while part := await asyncio.wait_for(reader.read(1 << 16), WAIT_S):
@@ -61,7 +61,7 @@ async def rest_of(reader: asyncio.StreamReader) -> bytes:
         b"\x16\x03\x01\x02\x00" + TOKEN.encode(),
     ],
 )
-async def test_head_that_is_malformed_answered_as_json_and_not_repeated(
+async def test_malformed_head_is_answered_as_json_without_its_content(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, data: bytes, operator: bool
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -84,7 +84,7 @@ async def test_head_that_is_malformed_answered_as_json_and_not_repeated(
         (HEALTH + b"X: y\r\n" * 5_000 + b"\r\n", "at most 128 headers"),
     ],
 )
-async def test_head_that_is_too_large_told_of_the_limit(
+async def test_too_large_head_is_answered_with_the_limit(
     tmp_path: Path, data: bytes, said: str
 ) -> None:
     async with door(tmp_path, users=USERS) as rig, connection(rig, data) as (reader, _):
@@ -94,7 +94,7 @@ async def test_head_that_is_too_large_told_of_the_limit(
     assert said in f"{error['message']}; {error['hint']}"
 
 
-async def test_malformed_heads_in_numbers_written_once(
+async def test_many_malformed_heads_are_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with door(tmp_path, users=USERS) as rig:
@@ -104,7 +104,7 @@ async def test_malformed_heads_in_numbers_written_once(
     assert len(caplog.records) == 1
 
 
-def test_told_says_how_often_it_kept_silent(
+def test_throttled_warning_reports_the_number_of_omitted_lines(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = [100.0]
@@ -123,7 +123,7 @@ def test_told_says_how_often_it_kept_silent(
 
 @pytest.mark.parametrize("operator", [False, True])
 @pytest.mark.parametrize("data", [b"", b"GET /healthz HT", HEALTH])
-async def test_head_that_does_not_end_is_given_up(
+async def test_unfinished_head_is_ended_by_a_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, operator: bool
 ) -> None:
     monkeypatch.setattr("haproc.doors.http.connections.HEAD_S", 0.05)
@@ -131,7 +131,7 @@ async def test_head_that_does_not_end_is_given_up(
         assert await rest_of(reader) == b""
 
 
-async def test_head_after_an_answer_that_trickles_is_given_up(
+async def test_slow_head_of_a_second_request_is_ended_by_a_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("haproc.doors.http.connections.HEAD_S", 0.2)
@@ -160,7 +160,7 @@ async def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("crowd", [b"GET /he", HEALTH.replace(b"ann", b"bob") + b"\r\n"])
-async def test_crowd_does_not_push_out_the_connections_of_others(
+async def test_many_connections_of_others_do_not_push_out_the_connection_of_a_user(
     crowd: bytes, tmp_path: Path
 ) -> None:
     async with (
@@ -194,7 +194,7 @@ async def test_connections_with_requests_keep_their_places(tmp_path: Path) -> No
             assert (await each)["status"] == {"state": "SUCCEEDED"}
 
 
-async def test_peers_connections_keep_their_places(tmp_path: Path) -> None:
+async def test_connections_of_peers_keep_their_places(tmp_path: Path) -> None:
     beat = written(HEARTBEAT_PATH, body_of(BEAT))
     async with (
         door(tmp_path, operator=True, connections_max=3) as rig,
@@ -210,7 +210,7 @@ async def test_peers_connections_keep_their_places(tmp_path: Path) -> None:
         assert await asyncio.wait_for(peer.readexactly(len(TAKEN)), WAIT_S) == TAKEN
 
 
-async def test_client_that_takes_nothing_of_its_answer_is_cut_off(
+async def test_client_that_does_not_read_its_answer_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("haproc.doors.http.connections.STALL_S", 0.1)
@@ -223,7 +223,7 @@ async def test_client_that_takes_nothing_of_its_answer_is_cut_off(
                     await asyncio.sleep(0.02)
 
 
-async def test_header_that_aiohttp_refuses_answered_as_json(tmp_path: Path) -> None:
+async def test_header_that_aiohttp_refuses_is_answered_as_json(tmp_path: Path) -> None:
     headers = "Expect: miracles\r\nContent-Length: 2\r\n"
     async with door(tmp_path) as rig:
         head = f"POST {STATEMENTS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -234,11 +234,9 @@ async def test_header_that_aiohttp_refuses_answered_as_json(tmp_path: Path) -> N
         assert b"miracles" not in body
 
 
-def test_connections_on_the_loop_that_haproc_uses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connection_limits_hold_on_uvloop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uvloop.run(test_idle_connections_make_room_for_new_ones(tmp_path))
-    uvloop.run(test_client_that_takes_nothing_of_its_answer_is_cut_off(tmp_path, monkeypatch))
+    uvloop.run(test_client_that_does_not_read_its_answer_is_disconnected(tmp_path, monkeypatch))
 
 
 POST = (
@@ -259,7 +257,7 @@ PACKED = b"Connection: close\r\nContent-Encoding: %s\r\nContent-Length: 9\r\n\r\
         ("wrong", b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"),
     ],
 )
-async def test_body_that_is_malformed_leaves_one_line_at_most(
+async def test_malformed_body_leaves_at_most_one_log_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, token: str, rest: bytes
 ) -> None:
     async with door(tmp_path, users=USERS) as rig:

@@ -1,4 +1,4 @@
-"""How the statements door delivers results: in chunks, by links, cut, kept, spilled."""
+"""How the statements door delivers results: in chunks, by links, truncated, kept, spilled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUMBERS = [pa.table({"n": pa.array(range(i * 100, i * 100 + 100), pa.int64())}) 
 
 
 @pytest.mark.parametrize("format", ["JSON_ARRAY", "ARROW_STREAM"])
-async def test_result_inline_in_chunks(
+async def test_inline_result_is_delivered_in_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
     monkeypatch.setattr("haproc.statements.store.CHUNK_BYTES", 1)
@@ -52,7 +52,7 @@ def read_chunk(result: dict[str, Any], format: str) -> list[int]:
 
 
 @pytest.mark.parametrize("format", ["JSON_ARRAY", "ARROW_STREAM"])
-async def test_result_small_chunks_gathered_into_one(tmp_path: Path, format: str) -> None:
+async def test_small_chunks_of_a_result_are_combined(tmp_path: Path, format: str) -> None:
     async with door(tmp_path) as rig:
         rig.service.table["MANY"] = Canned(chunks_of(*NUMBERS))
         answer = await rig.post(statement="MANY", format=format)
@@ -61,7 +61,7 @@ async def test_result_small_chunks_gathered_into_one(tmp_path: Path, format: str
 
 
 @pytest.mark.parametrize("format", ["JSON_ARRAY", "ARROW_STREAM"])
-async def test_result_external_links_served_here(
+async def test_external_links_of_a_result_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
     monkeypatch.setattr("haproc.statements.store.CHUNK_BYTES", 1)
@@ -101,7 +101,7 @@ async def test_result_external_links_served_here(
         ({"byte_limit": 10_000_000}, 300, False),
     ],
 )
-async def test_result_cut_at_limits(
+async def test_result_is_truncated_at_the_limits(
     tmp_path: Path, limit: dict[str, int], rows: int, truncated: bool
 ) -> None:
     async with door(tmp_path) as rig:
@@ -112,7 +112,7 @@ async def test_result_cut_at_limits(
         assert all(stream.closed.is_set() for stream in rig.service.streams)
 
 
-async def test_result_too_large_for_inline_refused_with_hint(tmp_path: Path) -> None:
+async def test_too_large_inline_result_is_refused_with_a_hint(tmp_path: Path) -> None:
     async with door(tmp_path, limits=Limits(inline_bytes_max=100)) as rig:
         rig.service.table["MANY"] = Canned(chunks_of(*NUMBERS))
         answer = await rig.post(413, statement="MANY")
@@ -123,7 +123,7 @@ async def test_result_too_large_for_inline_refused_with_hint(tmp_path: Path) -> 
         assert linked["status"]["state"] == "SUCCEEDED"
 
 
-async def test_result_breaking_off_is_a_failure(tmp_path: Path) -> None:
+async def test_result_that_breaks_off_is_a_failure(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         lost = EngineError(ErrorKind.AVAILABILITY, "connection lost")
         rig.service.table["MANY"] = Canned([*chunks_of(*NUMBERS), lost])
@@ -159,11 +159,11 @@ async def test_kept_results_expire(tmp_path: Path) -> None:
         assert store.bytes_used > 0
         await until(lambda: store.bytes_used == 0)
         await rig.get(f"{STATEMENTS}/r1", 404)
-        async with rig.http.get(linked["result"]["external_links"][0]["external_link"]) as gone:
-            assert gone.status == 404
+        async with rig.http.get(linked["result"]["external_links"][0]["external_link"]) as expired:
+            assert expired.status == 404
 
 
-async def test_kept_results_bounded_fetched_ones_leave_first(tmp_path: Path) -> None:
+async def test_kept_results_are_limited_and_fetched_ones_are_dropped_first(tmp_path: Path) -> None:
     async with door(tmp_path, limits=Limits(results_kept_bytes_max=20_000)) as rig:
         data = pa.table({"s": ["x" * 6000]})
         rig.service.table["BIG"] = Canned(chunks_of(data))
@@ -181,7 +181,7 @@ async def test_kept_results_bounded_fetched_ones_leave_first(tmp_path: Path) -> 
         await rig.get(f"{STATEMENTS}/two", 200)
 
 
-async def test_kept_results_spill_to_files_and_are_cleaned(
+async def test_kept_results_spill_to_files_that_are_removed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "results" / "a"
@@ -202,7 +202,7 @@ async def test_kept_results_spill_to_files_and_are_cleaned(
     assert not folder.exists()
 
 
-async def test_manifest_types_named_as_databricks_does(tmp_path: Path) -> None:
+async def test_manifest_types_have_the_names_of_databricks(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         columns = (Column("d", "decimal(10,2)", False), Column("i", "interval day to second"))
         rig.service.table["T"] = Canned(ONE.chunks, columns=columns)

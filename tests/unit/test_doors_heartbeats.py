@@ -1,4 +1,4 @@
-"""Heartbeats and reports on the operator door: the shortcut, the usual way, what is refused."""
+"""Heartbeats and reports on the operator door: the shortcut, the usual handler, refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def body_of(message: PeerMessage) -> dict[str, Any]:
 
 
 def written(path: str, body: dict[str, Any], secret: str = "ring-secret") -> bytes:
-    """Return a request as the lines between peers write it."""
+    """Return a request with the bytes that peers send."""
     data = json.dumps(body).encode()
     return head(path, secret) + f"Host: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
 
@@ -58,7 +58,7 @@ class Line:
         self._writer.close()
 
 
-async def test_shortcut_takes_heartbeats_and_reports_on_one_connection(tmp_path: Path) -> None:
+async def test_shortcut_accepts_heartbeats_and_reports_on_one_connection(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         line = await Line.to(rig)
         both = written(HEARTBEAT_PATH, body_of(BEAT)) + written(REPORT_PATH, body_of(REPORT))
@@ -69,13 +69,13 @@ async def test_shortcut_takes_heartbeats_and_reports_on_one_connection(tmp_path:
         line.close()
 
 
-def test_both_ways_on_the_loop_that_haproc_uses(tmp_path: Path) -> None:
-    """uvloop's transports are of other classes than asyncio's."""
-    uvloop.run(test_shortcut_takes_heartbeats_and_reports_on_one_connection(tmp_path))
-    uvloop.run(test_connection_with_other_requests_goes_to_the_usual_way(tmp_path))
+def test_shortcut_and_usual_handler_work_on_uvloop(tmp_path: Path) -> None:
+    """The transports of uvloop have other classes than those of asyncio."""
+    uvloop.run(test_shortcut_accepts_heartbeats_and_reports_on_one_connection(tmp_path))
+    uvloop.run(test_connection_with_other_requests_is_passed_to_the_usual_handler(tmp_path))
 
 
-async def test_field_of_a_later_version_is_ignored(tmp_path: Path) -> None:
+async def test_heartbeat_field_of_a_later_version_is_ignored(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         line = await Line.to(rig)
         assert await line.ask(written(HEARTBEAT_PATH, {**body_of(BEAT), "more": 1})) == TAKEN
@@ -83,7 +83,7 @@ async def test_field_of_a_later_version_is_ignored(tmp_path: Path) -> None:
         line.close()
 
 
-async def test_usual_way_takes_the_same(tmp_path: Path) -> None:
+async def test_usual_handler_accepts_heartbeats_and_reports(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         for path, message in ((HEARTBEAT_PATH, BEAT), (REPORT_PATH, REPORT)):
             async with rig.http.post(
@@ -93,7 +93,9 @@ async def test_usual_way_takes_the_same(tmp_path: Path) -> None:
         assert (rig.members.beats, rig.members.reports) == ([BEAT], [REPORT])
 
 
-async def test_connection_with_other_requests_goes_to_the_usual_way(tmp_path: Path) -> None:
+async def test_connection_with_other_requests_is_passed_to_the_usual_handler(
+    tmp_path: Path,
+) -> None:
     async with door(tmp_path, operator=True) as rig:
         line = await Line.to(rig)
         assert await line.ask(written(HEARTBEAT_PATH, body_of(BEAT))) == TAKEN
@@ -106,7 +108,7 @@ async def test_connection_with_other_requests_goes_to_the_usual_way(tmp_path: Pa
         line.close()
 
 
-async def test_request_in_pieces_is_taken(tmp_path: Path) -> None:
+async def test_request_in_pieces_is_accepted(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         line, request = await Line.to(rig), written(HEARTBEAT_PATH, body_of(BEAT))
         for at in range(0, len(request), 40):
@@ -117,7 +119,7 @@ async def test_request_in_pieces_is_taken(tmp_path: Path) -> None:
         line.close()
 
 
-async def test_wrong_secret_is_answered_401_on_both_ways(tmp_path: Path) -> None:
+async def test_wrong_secret_of_a_heartbeat_is_answered_401(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         for secret in ("another-one", "ring-secre", "ring-secret2", ""):
             line = await Line.to(rig)
@@ -154,7 +156,7 @@ def changed(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (REPORT_PATH, changed(cluster="x"), "'x' is no peer"),
     ],
 )
-async def test_wrong_body_refused_with_the_reason_on_both_ways(
+async def test_wrong_body_is_refused_with_the_reason_by_shortcut_and_usual_handler(
     tmp_path: Path, path: str, change: Callable[[dict[str, Any]], dict[str, Any]], told: str
 ) -> None:
     message = BEAT if path == HEARTBEAT_PATH else REPORT
@@ -171,7 +173,7 @@ async def test_wrong_body_refused_with_the_reason_on_both_ways(
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"x" * (BODY_BYTES_MAX + 1)])
-async def test_malformed_or_large_body_refused(tmp_path: Path, body: bytes) -> None:
+async def test_malformed_or_large_body_is_refused(tmp_path: Path, body: bytes) -> None:
     async with door(tmp_path, operator=True) as rig:
         status = b" 413 " if len(body) > BODY_BYTES_MAX else b" 400 "
         line = await Line.to(rig)
@@ -182,14 +184,14 @@ async def test_malformed_or_large_body_refused(tmp_path: Path, body: bytes) -> N
         assert rig.members.beats == []
 
 
-async def test_client_door_takes_no_heartbeats(tmp_path: Path) -> None:
+async def test_client_door_accepts_no_heartbeats(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         for path in (HEARTBEAT_PATH, REPORT_PATH):
             assert await rig.status_of("post", path, json={}, headers=SECRET) == 404
         assert (await rig.get(STATEMENTS, 405))["error_class"] == "HAPROC_METHOD_NOT_ALLOWED"
 
 
-async def test_listener_closed_ends_peers_connections(tmp_path: Path) -> None:
+async def test_closed_listener_ends_the_connections_of_peers(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         line = await Line.to(rig)
         assert await line.ask(written(HEARTBEAT_PATH, body_of(BEAT))) == TAKEN
@@ -200,7 +202,7 @@ async def test_listener_closed_ends_peers_connections(tmp_path: Path) -> None:
         silent.close()
 
 
-async def test_peers_connection_that_falls_silent_is_closed(
+async def test_silent_connection_of_a_peer_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("haproc.doors.http.connections.HEAD_S", 0.1)

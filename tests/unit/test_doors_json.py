@@ -84,14 +84,16 @@ D = decimal.Decimal
         ),
     ],
 )
-def test_texts_of_every_type(kind: pa.DataType, values: list[Any], written: list[Any]) -> None:
+def test_values_of_every_arrow_type_have_their_text(
+    kind: pa.DataType, values: list[Any], written: list[Any]
+) -> None:
     array = pa.array(values, kind)
     assert texts(array, kind) == written
     padded = pa.concat_arrays([pa.nulls(2, kind), array, pa.nulls(1, kind)])
     assert texts(padded.slice(2, len(values)), kind) == written
 
 
-def test_texts_of_a_year_month_interval() -> None:
+def test_values_of_a_year_month_interval_have_their_text() -> None:
     # pyarrow reads the type, but has no function to make it.
     kind = pa.ipc.open_stream(base64.b64decode(YEAR_MONTHS)).schema.field("a").type
     months = pa.array([14, None, -1], pa.int32())
@@ -125,7 +127,7 @@ def test_texts_of_a_year_month_interval() -> None:
         ("", "USER_DEFINED_TYPE"),
     ],
 )
-def test_manifest_column_type_names(text: str, name: str) -> None:
+def test_manifest_column_has_the_type_name_of_databricks(text: str, name: str) -> None:
     assert manifest_column(Column("c", text), 0)["type_name"] == name
 
 
@@ -147,7 +149,7 @@ def test_manifest_interval_has_its_units() -> None:
     assert "type_interval_type" not in manifest_column(Column("c", "interval"), 0)
 
 
-def test_columns_of_arrow_schema_are_sparks() -> None:
+def test_columns_of_an_arrow_schema_have_type_texts_of_spark() -> None:
     schema = pa.schema(
         {
             "a b": pa.struct({"x y": pa.list_(pa.int8()), "z": pa.map_(pa.string(), pa.date32())}),
@@ -165,7 +167,7 @@ def test_columns_of_arrow_schema_are_sparks() -> None:
     ]
 
 
-def test_rows_of_table_without_columns_counts_rows() -> None:
+def test_rows_of_a_table_without_columns_are_counted() -> None:
     batch = pa.RecordBatch.from_struct_array(pa.array([{}, {}], pa.struct([])))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -177,6 +179,6 @@ _TEXT = st.none() | st.text(max_size=8)
 
 
 @given(st.lists(st.lists(st.tuples(_TEXT, _TEXT), max_size=4), min_size=1, max_size=4))
-def test_json_joined_parts_are_one_array(parts: list[list[tuple[str | None, str | None]]]) -> None:
+def test_joined_json_parts_are_one_array(parts: list[list[tuple[str | None, str | None]]]) -> None:
     whole = json.loads(_json_joined([dumps(part) for part in parts]))
     assert whole == [list(row) for part in parts for row in part]

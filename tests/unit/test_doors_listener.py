@@ -1,4 +1,4 @@
-"""A listener that is opened or closed by somebody who is cancelled meanwhile."""
+"""A listener whose opening or closing is cancelled, and paths with a slash at their end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def cancelled(work: asyncio.Future[None], turns: int) -> None:
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_opening_that_is_cancelled_can_be_closed_and_opened_again(turns: int) -> None:
+async def test_cancelled_opening_can_be_closed_and_opened_again(turns: int) -> None:
     port = free_port()
     listener = Listener(web.Application(), Address("127.0.0.1", port))
     await listener.start()
@@ -48,7 +48,7 @@ async def test_opening_that_is_cancelled_can_be_closed_and_opened_again(turns: i
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_closing_that_is_cancelled_leaves_a_port_that_is_closed_or_serves(
+async def test_cancelled_closing_leaves_a_port_that_is_closed_or_serves(
     turns: int,
 ) -> None:
     port = free_port()
@@ -62,18 +62,18 @@ async def test_closing_that_is_cancelled_leaves_a_port_that_is_closed_or_serves(
 
 
 @pytest.mark.parametrize("operator", [False, True])
-async def test_every_path_answers_with_a_slash_at_its_end_as_without(
+async def test_path_with_a_slash_at_its_end_is_answered_as_without(
     tmp_path: Path, operator: bool
 ) -> None:
     async with door(tmp_path, operator=operator) as rig:
         for route in [*rig.app.router.routes()]:
             assert route.resource is not None
             path = re.sub(r"\{\w+\}", "7", route.resource.canonical).rstrip("/")
-            told = []
-            for asked in (path, path + "/"):
-                async with rig.http.request(route.method, rig.url + asked) as response:
-                    told.append(response.status)
-            assert told[0] == told[1], (route.method, path)
+            statuses = []
+            for variant in (path, path + "/"):
+                async with rig.http.request(route.method, rig.url + variant) as response:
+                    statuses.append(response.status)
+            assert statuses[0] == statuses[1], (route.method, path)
         status = None
         if not operator:
             body = {"statement": "SELECT 1"}

@@ -1,4 +1,4 @@
-"""Operators add and remove clusters: the door, and the commands that use it."""
+"""Adding and removing clusters: the operator door, and the commands that use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.test_doors_queue import ask
 JOIN = {"peer": "host-d:8090", "client_url": "http://host-d:8080"}
 
 
-async def test_members_doors_answer_as_described(tmp_path: Path) -> None:
+async def test_member_requests_are_answered_as_described(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         for method, path, body, described in (
             ("get", "/ha/v1/members", None, "/ha/v1/members"),
@@ -52,7 +52,7 @@ async def test_members_doors_answer_as_described(tmp_path: Path) -> None:
         ("d/leave", {"yes": True}),
     ],
 )
-async def test_members_doors_wrong_requests_are_refused_and_do_nothing(
+async def test_wrong_member_requests_are_refused_and_do_nothing(
     tmp_path: Path, path: str, body: Any
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
@@ -60,7 +60,7 @@ async def test_members_doors_wrong_requests_are_refused_and_do_nothing(
         assert rig.admission.asked == []
 
 
-async def test_members_doors_are_closed_without_the_secret(tmp_path: Path) -> None:
+async def test_member_requests_without_the_secret_are_refused(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         for path, body in (("d/join", JOIN), ("d/leave", {})):
             assert (await ask(rig, "post", f"/ha/v1/members/{path}", body, {}))[0] == 401
@@ -74,7 +74,7 @@ ADD = ("--listen", "127.0.0.1:9080", "--peer", "127.0.0.1:9090", "--spark", "sc:
 
 
 def file_of(tmp_path: Path, rig: Rig) -> Path:
-    """Write a ring's file, whose cluster b has the rig's HAProc; a's is dead."""
+    """Write a ring's file in which cluster b has the rig's HAProc; the HAProc of a is dead."""
     (tmp_path / "secret").write_text("ring-secret")
     clusters = [
         {
@@ -100,7 +100,7 @@ async def run(*words: str) -> int:
     return await asyncio.to_thread(main, words)
 
 
-async def test_cluster_add_tells_the_ring_then_changes_the_file(
+async def test_cluster_add_informs_the_ring_and_then_changes_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
@@ -111,8 +111,8 @@ async def test_cluster_add_tells_the_ring_then_changes_the_file(
         assert rig.admission.asked == [("join", "d", "127.0.0.1:9090", "http://127.0.0.1:9080")]
         assert (tmp_path / "ring.yaml.bak").read_text() == before
         assert file.read_text().startswith(before)
-        made = yaml.safe_load(file.read_text())["clusters"][-1]
-        assert (made["name"], made["spark"]["ca_file"]) == ("d", __file__)
+        added = yaml.safe_load(file.read_text())["clusters"][-1]
+        assert (added["name"], added["spark"]["ca_file"]) == ("d", __file__)
         assert "haproc start" in capsys.readouterr().out
         # Again: the file names it already.
         assert await run("cluster", "add", "d", "--config", str(file)) == 0
@@ -121,7 +121,7 @@ async def test_cluster_add_tells_the_ring_then_changes_the_file(
         assert file.read_text() == before
 
 
-async def test_operators_own_token_goes_before_the_rings_secret(
+async def test_token_of_an_operator_takes_precedence_over_the_ring_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "haproc.audit")
@@ -137,7 +137,7 @@ async def test_operators_own_token_goes_before_the_rings_secret(
         assert len(rig.admission.asked) == 1
 
 
-async def test_cluster_add_that_is_refused_leaves_the_file_as_it_is(
+async def test_refused_cluster_add_leaves_the_file_unchanged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
@@ -145,8 +145,8 @@ async def test_cluster_add_that_is_refused_leaves_the_file_as_it_is(
         before = file.read_text()
         rig.admission.error = refused("HAPROC_NOT_NOW", "what lies below 7 was trimmed")
         assert await run("cluster", "add", "d", "--config", str(file), *ADD) == 1
-        said = capsys.readouterr().err
-        assert "a at http://" in said and "below 7 was trimmed" in said
+        error_output = capsys.readouterr().err
+        assert "a at http://" in error_output and "below 7 was trimmed" in error_output
         # What could not be used is not even asked for.
         wrong = ("--listen", "127.0.0.1:4", *ADD[2:])
         assert await run("cluster", "add", "d", "--config", str(file), *wrong) == 2

@@ -1,4 +1,4 @@
-"""The doors' answers are as the OpenAPI document says."""
+"""The answers of the doors conform to the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.test_openapi import COMPONENTS, PATHS, resolved, routes
 
 
 def check(method: str, path: str, status: int, answer: Any) -> None:
-    """Hold a JSON answer against the document."""
+    """Validate a JSON answer against the document."""
     described = PATHS[path][method]["responses"]
     assert str(status) in described, f"{method} {path} answers {status}, which is not described"
     schema = resolved(described[str(status)])["content"]["application/json"]["schema"]
@@ -29,7 +29,7 @@ def check(method: str, path: str, status: int, answer: Any) -> None:
 
 @pytest.mark.parametrize("format", ["JSON_ARRAY", "ARROW_STREAM"])
 @pytest.mark.parametrize("disposition", ["INLINE", "EXTERNAL_LINKS"])
-async def test_answers_of_statements_are_as_described(
+async def test_answers_of_statements_conform_to_the_document(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, disposition: str
 ) -> None:
     monkeypatch.setattr("haproc.statements.store.CHUNK_BYTES", 1)
@@ -57,7 +57,7 @@ async def test_answers_of_statements_are_as_described(
         (RequestError(FailureKind.REFUSED, "x", error_class="HAPROC_REQUEST_ID_REUSED"), 409),
     ],
 )
-async def test_answers_of_failures_are_as_described(
+async def test_answers_of_failures_conform_to_the_document(
     tmp_path: Path, error: RequestError, status: int
 ) -> None:
     async with door(tmp_path) as rig:
@@ -65,7 +65,7 @@ async def test_answers_of_failures_are_as_described(
         check("post", STATEMENTS, status, await rig.post(status, statement="T"))
 
 
-async def test_answers_of_limits_and_access_are_as_described(tmp_path: Path) -> None:
+async def test_answers_of_limits_and_access_conform_to_the_document(tmp_path: Path) -> None:
     async with door(
         tmp_path, limits=Limits(statements_max=1, statement_queue_s=0, inline_bytes_max=1)
     ) as rig:
@@ -85,7 +85,7 @@ def _registry() -> Any:
     return REGISTRY
 
 
-async def test_answers_of_the_other_doors_are_as_described(tmp_path: Path) -> None:
+async def test_answers_of_the_other_paths_conform_to_the_document(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         for path in ("/healthz", "/readyz", "/clusterStatus", "/openapi.json"):
             check("get", path, 200, await rig.get(path))

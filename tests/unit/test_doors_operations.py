@@ -15,7 +15,7 @@ USERS = (User("ann", "token-of-ann"), User("archive", "token-of-the-archive"))
 THE_ARCHIVES = {"Authorization": "Bearer token-of-the-archive"}
 
 
-async def test_operations_are_a_page_with_its_bounds(tmp_path: Path) -> None:
+async def test_operations_request_returns_a_page_with_its_bounds(tmp_path: Path) -> None:
     archive = CannedArchive()
     async with door(tmp_path, users=USERS, archive=archive, archives="archive") as rig:
         asked = {"from": "7", "rows": "5"}
@@ -28,7 +28,7 @@ async def test_operations_are_a_page_with_its_bounds(tmp_path: Path) -> None:
     assert archive.asked == [(7, 5)]
 
 
-async def test_archived_is_told(tmp_path: Path) -> None:
+async def test_archived_offset_is_reported_to_the_archive(tmp_path: Path) -> None:
     archive = CannedArchive()
     async with door(tmp_path, users=USERS, archive=archive, archives="archive") as rig:
         path, headers = PATH + "/archived", THE_ARCHIVES
@@ -38,7 +38,7 @@ async def test_archived_is_told(tmp_path: Path) -> None:
     assert archive.below == [7]
 
 
-async def test_operations_are_for_nobody_else(tmp_path: Path) -> None:
+async def test_operations_requests_of_other_users_are_refused(tmp_path: Path) -> None:
     archive = CannedArchive()
     headers = {"Authorization": "Bearer token-of-ann"}
     for allowed in ("archive", None):
@@ -51,13 +51,13 @@ async def test_operations_are_for_nobody_else(tmp_path: Path) -> None:
     assert (archive.asked, archive.below) == ([], [])
 
 
-async def test_operations_refuse_what_is_no_page(tmp_path: Path) -> None:
+async def test_operations_request_with_wrong_bounds_is_refused(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS, archives="archive") as rig:
         for query in ("from=-1", "rows=0", "rows=50001", "to=3"):
             assert await rig.status_of("get", f"{PATH}?{query}", headers=THE_ARCHIVES) == 400
 
 
-def test_archive_of_a_user_who_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_archive_of_an_unknown_user_is_refused(tmp_path: Path) -> None:
     config = make_config(tmp_path, users=USERS)
     for archive, path in (
         (Archive(user="bob"), "archive.user"),

@@ -1,4 +1,4 @@
-"""Asking a peer over HTTP: what it answers, and the ways in which it cannot be asked."""
+"""Requests to a peer over HTTP: its answers, and the ways in which a peer can be unavailable."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def asking(config: Config) -> AsyncIterator[HttpPeers]:
         yield HttpPeers(doors)
 
 
-async def test_peers_every_question_is_answered(tmp_path: Path) -> None:
+async def test_every_peer_request_is_answered(tmp_path: Path) -> None:
     async with (
         door(tmp_path, operator=True) as rig,
         asking(config_with(tmp_path, rig.listener.port)) as peers,
@@ -57,8 +57,8 @@ async def test_peers_every_question_is_answered(tmp_path: Path) -> None:
         assert await as_protocol.progress("b", "", 2.0) == progress
         assert await peers.latencies("b", 2, 4, 1.0) == {2: 20, 3: 30}
         assert rig.peers.seen == [("b1.7.3 &=", 1.5), ("", 2.0)]
-        told, data = await as_protocol.copy("b", CopyQuestion("read", 3, path="one"), 1.0)
-        assert (told.state, told.message, data) == ("ok", "one", b"bytes" * 3)
+        body_read, data = await as_protocol.copy("b", CopyQuestion("read", 3, path="one"), 1.0)
+        assert (body_read.state, body_read.message, data) == ("ok", "one", b"bytes" * 3)
         with pytest.raises(PeerUnavailableError, match="400"):
             await as_protocol.copy("b", CopyQuestion("all", 3), 1.0)
         settings = await peers.settings("b", 1.0)
@@ -66,7 +66,7 @@ async def test_peers_every_question_is_answered(tmp_path: Path) -> None:
         check("get", "/ha/v1/settings", 200, settings)
 
 
-async def test_peers_wrong_secret_is_unavailable(tmp_path: Path) -> None:
+async def test_peer_with_another_secret_is_unavailable(tmp_path: Path) -> None:
     async with (
         door(tmp_path, operator=True) as rig,
         asking(config_with(tmp_path, rig.listener.port, "another-secret")) as peers,
@@ -75,7 +75,7 @@ async def test_peers_wrong_secret_is_unavailable(tmp_path: Path) -> None:
             await peers.status("b", 1.0)
 
 
-async def test_peers_refused_connection_is_unavailable(tmp_path: Path) -> None:
+async def test_peer_that_refuses_the_connection_is_unavailable(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -84,7 +84,7 @@ async def test_peers_refused_connection_is_unavailable(tmp_path: Path) -> None:
                 await peers.status("b", 5.0)
 
 
-async def test_peers_silent_peer_is_unavailable_in_time(tmp_path: Path) -> None:
+async def test_silent_peer_is_unavailable_in_time(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         rig.peers.hold = asyncio.Event()
         async with asking(config_with(tmp_path, rig.listener.port)) as peers:
@@ -96,7 +96,7 @@ async def test_peers_silent_peer_is_unavailable_in_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "answer", [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", b"junk", b""]
 )
-async def test_peers_nonsense_answer_is_unavailable(tmp_path: Path, answer: bytes) -> None:
+async def test_peer_with_a_nonsense_answer_is_unavailable(tmp_path: Path, answer: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -119,35 +119,35 @@ async def test_peers_nonsense_answer_is_unavailable(tmp_path: Path, answer: byte
         {"offset": 1, "operation_id": "x", "timeout_s": 0},
     ],
 )
-async def test_peers_wrong_apply_body_refused(tmp_path: Path, body: dict[str, object]) -> None:
+async def test_wrong_apply_body_is_refused(tmp_path: Path, body: dict[str, object]) -> None:
     async with door(tmp_path, operator=True) as rig:
         assert await rig.status_of("post", "/ha/v1/apply", json=body, headers=SECRET) == 400
         assert rig.peers.asked == []
 
 
 @pytest.mark.parametrize("query", ["", "timeout_s=x", "timeout_s=0", "timeout_s=1&more=1"])
-async def test_peers_wrong_progress_query_refused(tmp_path: Path, query: str) -> None:
+async def test_wrong_progress_query_is_refused(tmp_path: Path, query: str) -> None:
     async with door(tmp_path, operator=True) as rig:
         assert await rig.status_of("get", f"/ha/v1/progress?{query}", headers=SECRET) == 400
         assert await rig.status_of("get", "/ha/v1/progress?timeout_s=1") == 401
         assert rig.peers.seen == []
 
 
-async def test_peers_wrong_offset_of_an_outcome_refused(tmp_path: Path) -> None:
+async def test_wrong_offset_of_an_outcome_is_refused(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         assert await rig.status_of("get", "/ha/v1/outcomes/x", headers=SECRET) == 400
 
 
-async def test_operators_see_and_close_sessions(tmp_path: Path) -> None:
+async def test_operators_list_and_close_sessions(tmp_path: Path) -> None:
     member = Ring().member("a")
     session = await member.sessions.enter("ann", "s/1", create=True)
     await member.sessions.record(session, SqlEntry("CREATE TEMPORARY VIEW v AS SELECT 1"))
     async with door(tmp_path, operator=True, sessions=member.listing) as rig:
         url = "/ha/v1/sessions"
-        got, told = await rig.ask("get", url, headers=SECRET)
-        check("get", url, got, told)
-        (shown,) = told["sessions"]
-        assert (told["total"], shown["user"], shown["session_id"]) == (1, "ann", "s/1")
+        got, body_read = await rig.ask("get", url, headers=SECRET)
+        check("get", url, got, body_read)
+        (shown,) = body_read["sessions"]
+        assert (body_read["total"], shown["user"], shown["session_id"]) == (1, "ann", "s/1")
         assert (shown["owner"], shown["steps"], shown["adoptions"]) == ("a", 1, 0)
         for status in (200, 404):
             body = {"user": "ann", "session_id": "s/1"}

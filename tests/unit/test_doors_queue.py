@@ -1,4 +1,4 @@
-"""The operators' doors, and the commands that use them, in front of canned answers."""
+"""The operator door and the commands that use it, with canned answers behind them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def ask(
 
 
 @pytest.mark.parametrize(("method", "path", "asked", "body"), CASES)
-async def test_queue_doors_answer_as_described_and_only_under_the_secret(
+async def test_operator_requests_are_answered_as_described_and_only_with_the_secret(
     tmp_path: Path, method: str, path: str, asked: str, body: Any
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
@@ -85,7 +85,7 @@ async def test_queue_doors_answer_as_described_and_only_under_the_secret(
 @pytest.mark.parametrize(
     ("error_class", "status"), [(ErrorClass.NOT_NOW, 409), (ErrorClass.OFFSET_UNKNOWN, 404)]
 )
-async def test_queue_doors_refusals_have_a_status_of_their_own(
+async def test_refusals_of_operator_requests_have_a_status_per_error_class(
     tmp_path: Path, error_class: str, status: int
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
@@ -132,7 +132,7 @@ async def test_queue_doors_refusals_have_a_status_of_their_own(
         ("post", "/ha/v1/restore", {"cluster": "a", "source": "/b", "verify": "yes"}),
     ],
 )
-async def test_queue_doors_wrong_requests_are_refused_and_do_nothing(
+async def test_wrong_operator_requests_are_refused_and_do_nothing(
     tmp_path: Path, method: str, path: str, body: Any
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
@@ -150,7 +150,7 @@ def config_of(rig: Rig, secret: str = "ring-secret") -> Config:
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[int]]:
-    """Run a command against a rig, in a thread: commands have a loop of their own."""
+    """Run a command against a rig, in a thread: commands have their own event loop."""
 
     async def run(rig: Rig, *words: str, secret: str = "ring-secret") -> int:
         config = config_of(rig, secret)
@@ -164,7 +164,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Aw
 ONE = ("--cluster", "a")
 
 
-async def test_queue_commands_show_and_do(
+async def test_queue_and_verify_commands_show_the_answers_and_run_the_requests(
     tmp_path: Path, command: Callable[..., Awaitable[int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
@@ -203,7 +203,7 @@ async def test_queue_commands_show_and_do(
         ("none", 1, "was started again"),
     ],
 )
-async def test_backup_command_says_what_became_of_it(
+async def test_backup_command_reports_progress_and_outcome(
     tmp_path: Path,
     command: Callable[..., Awaitable[int]],
     capsys: pytest.CaptureFixture[str],
@@ -214,13 +214,13 @@ async def test_backup_command_says_what_became_of_it(
     async with door(tmp_path, operator=True) as rig:
         rig.operators.backup_states = ["running", "running", state]
         assert await command(rig, "backup", "s3a://b/x", *ONE) == code
-        told = capsys.readouterr()
-        assert said in told.out + told.err
-        assert "1 of 2 tables" in told.out
+        captured = capsys.readouterr()
+        assert said in captured.out + captured.err
+        assert "1 of 2 tables" in captured.out
         assert rig.operators.done == [("backup", "a", "s3a://b/x")]
 
 
-async def test_queue_revoke_asks_one_cluster_and_says_what_became_of_it(
+async def test_queue_revoke_command_sends_one_request_and_reports_the_outcome(
     tmp_path: Path, command: Callable[..., Awaitable[int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
@@ -235,7 +235,7 @@ async def test_queue_revoke_asks_one_cluster_and_says_what_became_of_it(
         assert rig.operators.done == [("revoke", 7, "slow"), ("revoke", 7, "slow", "b", "c")]
 
 
-async def test_queue_skip_without_a_yes_does_nothing(
+async def test_queue_skip_command_without_confirmation_does_nothing(
     tmp_path: Path,
     command: Callable[..., Awaitable[int]],
     monkeypatch: pytest.MonkeyPatch,
@@ -254,7 +254,7 @@ async def test_queue_skip_without_a_yes_does_nothing(
         assert rig.operators.done == [("skip", "a", 7, "")]
 
 
-async def test_queue_commands_say_what_is_wrong(
+async def test_queue_commands_report_refusals_wrong_secrets_and_unavailability(
     tmp_path: Path, command: Callable[..., Awaitable[int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with door(tmp_path, operator=True) as rig:

@@ -1,4 +1,4 @@
-"""Freshness through the doors: fields and headers, tokens, and queries from peer to peer."""
+"""Freshness through the doors: fields and headers, tokens, and queries forwarded to peers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ TABLES = [pa.table({"n": pa.array(range(i * 10, i * 10 + 10), pa.int64())}) for 
         ({"consistency": "any"}, {"HAProc-Consistency": "bounded"}, Freshness(Consistency.ANY, 7)),
     ],
 )
-def test_freshness_is_the_fields_then_the_headers_then_the_configurations(
+def test_freshness_is_read_from_fields_then_headers_then_the_configuration(
     given: dict[str, Any], headers: dict[str, str], expected: Freshness
 ) -> None:
     assert read_freshness(given, headers, Reads(Consistency.SESSION, 7)) == expected
@@ -80,7 +80,7 @@ def test_freshness_is_the_fields_then_the_headers_then_the_configurations(
         ({"seen": {str(n): n for n in range(65)}}, {}, "at most 64 clusters"),
     ],
 )
-def test_freshness_that_cannot_be_used_is_refused(
+def test_unusable_freshness_is_refused(
     given: dict[str, Any], headers: dict[str, str], told: str
 ) -> None:
     with pytest.raises(RequestError, match=told) as caught:
@@ -88,10 +88,10 @@ def test_freshness_that_cannot_be_used_is_refused(
     assert caught.value.kind is FailureKind.REFUSED
 
 
-async def test_freshness_reaches_the_service_and_tokens_come_back(tmp_path: Path) -> None:
+async def test_freshness_reaches_the_service_and_tokens_are_returned(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
-        asked: dict[str, Any] = {"consistency": "session", "after_offset": 3, "seen": {"b": 4}}
-        answer = await rig.post(statement="SELECT 1", **asked)
+        requested: dict[str, Any] = {"consistency": "session", "after_offset": 3, "seen": {"b": 4}}
+        answer = await rig.post(statement="SELECT 1", **requested)
         assert answer["ha"]["after_offset"] == 5
         expected = Freshness(Consistency.SESSION, Reads().acceptable_offset_lag, 3, (("b", 4),))
         assert rig.service.requests[0].freshness == expected
@@ -103,13 +103,13 @@ async def test_freshness_reaches_the_service_and_tokens_come_back(tmp_path: Path
         assert rig.service.requests[1].freshness.level is Consistency.LINEARIZABLE
 
 
-async def test_kept_answer_is_given_only_to_who_asked_for_no_fresher_one(tmp_path: Path) -> None:
+async def test_kept_answer_is_returned_only_for_the_same_freshness(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
-        asked = {"statement": "SELECT 1", "request_id": "r"}
-        first = await rig.post(**asked, consistency="session", after_offset=3)
-        assert await rig.post(**asked, consistency="session", after_offset=3) == first
+        requested = {"statement": "SELECT 1", "request_id": "r"}
+        first = await rig.post(**requested, consistency="session", after_offset=3)
+        assert await rig.post(**requested, consistency="session", after_offset=3) == first
         for fresher in ({"consistency": "linearizable"}, {"consistency": "session"}):
-            answer = await rig.post(409, **asked, **fresher)
+            answer = await rig.post(409, **requested, **fresher)
             assert answer["error_class"] == "HAPROC_REQUEST_ID_REUSED"
         assert len(rig.service.requests) == 1
 
@@ -121,7 +121,7 @@ async def test_kept_answer_is_given_only_to_who_asked_for_no_fresher_one(tmp_pat
 async def peer(
     tmp_path: Path, limits: Limits | None = None
 ) -> AsyncIterator[tuple[Rig, HttpForwarding]]:
-    """Open the cluster a's operator door, and what b reaches it with."""
+    """Open the operator door of cluster a, and the client with which b reaches it."""
     async with door(tmp_path, operator=True, limits=limits) as rig:
         doors = PeerDoors(make_config(tmp_path, peer_port=rig.listener.port), "b")
         try:
@@ -146,7 +146,7 @@ async def rows_of(chunks: Any) -> list[int]:
     return found
 
 
-async def test_forwarded_query_runs_once_as_its_user_and_tells_who_answered(
+async def test_forwarded_query_runs_once_as_its_user_and_reports_the_answering_cluster(
     tmp_path: Path,
 ) -> None:
     async with peer(tmp_path) as (rig, forwarding):
@@ -158,14 +158,18 @@ async def test_forwarded_query_runs_once_as_its_user_and_tells_who_answered(
         report = answer.report
         assert (report.cluster, report.operation_class) == ("a", OperationClass.QUERY)
         assert (report.after_offset, report.offset) == (5, None)
-        asked = rig.service.requests[0]
-        assert (asked.id, asked.statement, asked.user) == ("r1", SentSql("SELECT n"), "ann")
-        assert (asked.catalog, asked.schema, asked.timeout_s) == ("c", "s", 5.0)
-        assert asked.freshness == Freshness()  # it is to run here, or nowhere
+        requested = rig.service.requests[0]
+        assert (requested.id, requested.statement, requested.user) == (
+            "r1",
+            SentSql("SELECT n"),
+            "ann",
+        )
+        assert (requested.catalog, requested.schema, requested.timeout_s) == ("c", "s", 5.0)
+        assert requested.freshness == Freshness()  # it is to run here, or nowhere
         assert rig.service.needed == [17, 17]
 
 
-async def test_forwarded_result_is_held_back_while_nobody_takes_it(tmp_path: Path) -> None:
+async def test_forwarded_result_is_held_back_while_its_reader_pauses(tmp_path: Path) -> None:
     big = chunks_of(pa.table({"n": pa.array(range(1 << 17), pa.int64())}))
     async with peer(tmp_path) as (rig, forwarding):
         rig.service.table["SELECT n"] = Canned(big * 64)
@@ -183,18 +187,20 @@ async def test_forwarded_result_is_held_back_while_nobody_takes_it(tmp_path: Pat
             await stream.closed.wait()  # the query ended there, too
 
 
-async def test_forwarded_query_that_nobody_waits_for_is_cancelled_there(tmp_path: Path) -> None:
+async def test_forwarded_query_without_a_waiting_client_is_cancelled_at_the_peer(
+    tmp_path: Path,
+) -> None:
     async with peer(tmp_path) as (rig, forwarding):
         rig.service.table["SELECT n"] = Canned(hold=asyncio.Event())
-        asked = asyncio.ensure_future(forwarding.query("a", request(), 0, 5.0))
+        requested = asyncio.ensure_future(forwarding.query("a", request(), 0, 5.0))
         async with asyncio.timeout(WAIT_S):
             await rig.service.started.wait()
-            asked.cancel()
+            requested.cancel()
             while not rig.service.cancelled:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
 
-async def test_forwarded_querys_own_error_is_passed_on(tmp_path: Path) -> None:
+async def test_application_error_of_a_forwarded_query_is_passed_on(tmp_path: Path) -> None:
     wrong = RequestError(FailureKind.APPLICATION, "no table", error_class="X", sqlstate="42P01")
     async with peer(tmp_path) as (rig, forwarding):
         rig.service.table["SELECT n"] = Canned(error=wrong)
@@ -204,7 +210,9 @@ async def test_forwarded_querys_own_error_is_passed_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.AVAILABILITY, FailureKind.REFUSED])
-async def test_peer_that_cannot_answer_is_unavailable(tmp_path: Path, kind: FailureKind) -> None:
+async def test_peer_that_cannot_answer_a_query_is_unavailable(
+    tmp_path: Path, kind: FailureKind
+) -> None:
     away = RequestError(kind, "not now", error_class="X")
     async with peer(tmp_path) as (rig, forwarding):
         rig.service.table["SELECT n"] = Canned(error=away)
@@ -226,7 +234,7 @@ async def test_peer_that_cannot_answer_is_unavailable(tmp_path: Path, kind: Fail
         (EngineError(ErrorKind.AVAILABILITY, "Spark died"), FailureKind.AVAILABILITY),
     ],
 )
-async def test_forwarded_result_that_fails_in_the_middle_tells_why(
+async def test_forwarded_result_that_fails_midway_raises_the_error(
     tmp_path: Path, failure: EngineError, kind: FailureKind
 ) -> None:
     async with peer(tmp_path) as (rig, forwarding):
@@ -240,7 +248,7 @@ async def test_forwarded_result_that_fails_in_the_middle_tells_why(
         await answer.result.aclose()
 
 
-async def test_forwarded_result_that_breaks_off_is_no_end(tmp_path: Path) -> None:
+async def test_forwarded_result_that_breaks_off_is_an_availability_error(tmp_path: Path) -> None:
     async with peer(tmp_path) as (rig, forwarding):
         rig.service.table["SELECT n"] = Canned([*chunks_of(TABLES[0]), asyncio.Event()])
         answer = await forwarding.query("a", request(), 0, 5.0)
@@ -254,7 +262,9 @@ async def test_forwarded_result_that_breaks_off_is_no_end(tmp_path: Path) -> Non
         await answer.result.aclose()
 
 
-async def test_peers_queries_count_among_those_under_way(tmp_path: Path) -> None:
+async def test_forwarded_queries_count_toward_the_statement_limit_of_the_peer(
+    tmp_path: Path,
+) -> None:
     # They do not wait in line: their own HAProc keeps a place for them, for which others wait.
     async with peer(tmp_path, Limits(statements_max=1)) as (rig, forwarding):
         rig.service.table["SELECT n"] = Canned([*chunks_of(TABLES[0]), asyncio.Event()])
@@ -273,7 +283,7 @@ async def test_peers_queries_count_among_those_under_way(tmp_path: Path) -> None
         ({"timeout_s": 0}, "at `$.timeout_s`"),
     ],
 )
-async def test_peers_query_that_cannot_be_read_is_refused(
+async def test_forwarded_query_that_cannot_be_read_is_refused(
     tmp_path: Path, change: dict[str, Any], told: str
 ) -> None:
     body = {"request_id": "r", "statement": "SELECT 1", "user": "u", "needed": 1, "timeout_s": 1}
@@ -286,7 +296,7 @@ async def test_peers_query_that_cannot_be_read_is_refused(
         assert rig.service.requests == []
 
 
-def test_pieces_that_are_none_are_refused() -> None:
+def test_invalid_frames_of_a_forwarded_result_are_refused() -> None:
     head = forward.chunk_head(Chunk(b"123", 7))
     assert forward.read_head(head) == (forward.FrameKind.CHUNK, 7, 3)
     with pytest.raises(BrokenPiecesError):

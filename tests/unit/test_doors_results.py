@@ -22,7 +22,7 @@ def files(folder: Path) -> list[Path]:
     st.lists(st.lists(st.binary(max_size=40), max_size=5), min_size=1, max_size=4),
     st.integers(0, 100),
 )
-async def test_store_gives_back_what_was_added(
+async def test_store_returns_the_chunks_that_were_added(
     tmp_path: Path, results: list[list[bytes]], memory_bytes_max: int
 ) -> None:
     store = ResultStore(tmp_path / "kept", Shares(1 << 20), memory_bytes_max)
@@ -39,7 +39,7 @@ async def test_store_gives_back_what_was_added(
     assert files(tmp_path / "kept") == []
 
 
-async def test_store_dropping_twice_is_harmless(tmp_path: Path) -> None:
+async def test_store_accepts_a_second_drop(tmp_path: Path) -> None:
     store, kept = ResultStore(tmp_path, Shares(100)), Kept()
     await store.append_chunk(kept, b"123", 1)
     store.charge(kept, 10)
@@ -49,14 +49,14 @@ async def test_store_dropping_twice_is_harmless(tmp_path: Path) -> None:
     assert store.bytes_used == 0
 
 
-async def test_store_disk_that_cannot_be_written_keeps_in_memory(tmp_path: Path) -> None:
+async def test_store_keeps_chunks_in_memory_if_the_disk_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     store, kept = ResultStore(tmp_path / "file", Shares(100), 0), Kept()
     await store.append_chunk(kept, b"123", 1)
     assert await store.read_stored_chunk(kept, 0) == b"123"
 
 
-async def test_store_file_gone_is_an_unknown_statement(tmp_path: Path) -> None:
+async def test_store_reports_a_missing_file_as_expired(tmp_path: Path) -> None:
     store, kept = ResultStore(tmp_path / "kept", Shares(100), 0), Kept()
     await store.append_chunk(kept, b"123", 1)
     store.clean()

@@ -1,4 +1,4 @@
-"""The rows door: what fits a table, what is refused, and what reaches the service."""
+"""The rows door: rows that fit a table, refused rows, and the request that reaches the service."""
 
 from __future__ import annotations
 
@@ -104,11 +104,13 @@ def fit(kind: pa.DataType, type_text: str) -> bool:
         (pa.string(), "no such type", False),
     ],
 )
-def test_fits_type_without_loss_only(kind: pa.DataType, type_text: str, fine: bool) -> None:
+def test_fits_accepts_only_types_without_loss(
+    kind: pa.DataType, type_text: str, fine: bool
+) -> None:
     assert fit(kind, type_text) is fine
 
 
-def test_fits_columns_by_name() -> None:
+def test_fits_compares_columns_by_name() -> None:
     columns = [Column("Id", "int", nullable=False), Column("name", "string")]
     assert fits(pa.schema({"NAME": pa.string(), "id": pa.int32()}), columns) == []
     assert fits(pa.schema({"id": pa.int32()}), columns) == []
@@ -142,7 +144,7 @@ _VALUES: list[tuple[pa.DataType, list[Any], pa.DataType]] = [
 
 
 @pytest.mark.parametrize(("kind", "values", "wanted"), _VALUES)
-def test_plain_keeps_values_in_types_spark_reads(
+def test_plain_keeps_values_in_types_that_spark_reads(
     kind: pa.DataType, values: list[Any], wanted: pa.DataType
 ) -> None:
     table = pa.table({"c": pa.array(values, kind)})
@@ -160,11 +162,11 @@ NULLS_DENIED = [
         "struct<c:int>",
     ),
 ]
-"""Rows with a null in a field that is said to have none: a column's, a struct's."""
+"""Rows with a null in a field declared as not nullable: a column's, a struct's."""
 
 
 @pytest.mark.parametrize(("batch", "type_text"), NULLS_DENIED)
-def test_rows_with_nulls_fit_where_the_table_takes_them_whatever_they_say(
+def test_rows_with_nulls_fit_nullable_columns_although_their_schema_denies_nulls(
     batch: pa.RecordBatch, type_text: str
 ) -> None:
     columns = [Column("c", type_text)]
@@ -179,7 +181,7 @@ def test_rows_with_nulls_fit_where_the_table_takes_them_whatever_they_say(
 
 @pytest.mark.parametrize("rows", [0, 1])
 @pytest.mark.parametrize("kind", [pa.int32(), pa.struct({"other": pa.int32()})])
-def test_name_that_is_no_text_is_refused(kind: pa.DataType, rows: int) -> None:
+def test_column_name_that_is_no_utf8_is_refused(kind: pa.DataType, rows: int) -> None:
     columns = [Column("name", "struct<other:int>" if pa.types.is_struct(kind) else "int")]
     stream = ipc(pa.record_batch({"name": pa.nulls(rows, kind)}))
     for name in (b"name", b"other") if pa.types.is_struct(kind) else (b"name",):
@@ -190,13 +192,13 @@ def test_name_that_is_no_text_is_refused(kind: pa.DataType, rows: int) -> None:
             list(pieces(io.BytesIO(damaged), columns, 1 << 20))
 
 
-def test_rows_of_many_batches_are_one() -> None:
+def test_rows_of_many_batches_become_one_batch() -> None:
     table = pa.table({"c": pa.array(range(9), pa.int32())})
     stream = fitted(ipc(*table.to_batches(max_chunksize=2)), [Column("c", "int")], 1 << 20)
     assert [batch.num_rows for batch in pa.ipc.open_stream(stream)] == [9]
 
 
-def test_rows_without_columns_are_not_lost_but_refused() -> None:
+def test_rows_without_columns_are_refused() -> None:
     batch = pa.RecordBatch.from_struct_array(pa.array([{}] * 5, pa.struct([])))
     with pytest.raises(RequestError, match="5 rows have no columns"):
         fitted(ipc(batch), [Column("c", "int")], 1 << 20)
@@ -204,7 +206,7 @@ def test_rows_without_columns_are_not_lost_but_refused() -> None:
         list(pieces(io.BytesIO(ipc(batch)), [Column("c", "int")], 1 << 20))
 
 
-def test_plain_null_or_loss_refused() -> None:
+def test_plain_refuses_nulls_or_loss() -> None:
     with pytest.raises(RowsError, match="column c must not be null"):
         plain(pa.table({"c": [1, None]}), [Column("C", "bigint", nullable=False)])
     nanos = pa.table({"c": pa.array([1], pa.timestamp("ns"))})
@@ -212,7 +214,7 @@ def test_plain_null_or_loss_refused() -> None:
         plain(nanos, [Column("c", "timestamp_ntz")])
 
 
-def test_read_compressed_rows_counted_unpacked() -> None:
+def test_read_counts_compressed_rows_unpacked() -> None:
     table = pa.table({"s": ["x" * 1_000_000]})
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -250,7 +252,7 @@ VIEWED = pa.Array.from_buffers(
         ),
     ],
 )
-def test_read_values_that_repeat_are_counted_as_often_as_they_stand(values: pa.Array) -> None:
+def test_read_counts_repeated_values_as_often_as_they_occur(values: pa.Array) -> None:
     data = stream_of(pa.table({"c": values}))
     assert len(data) < 1_000_000
     assert read(data, 11_000_000).num_rows == len(values)
@@ -267,14 +269,14 @@ def test_read_values_that_repeat_are_counted_as_often_as_they_stand(values: pa.A
         pa.array([LONG, "y"] * 90).dictionary_encode(),
     ],
 )
-def test_read_counts_rows_no_larger_than_they_are_in_plain_form(values: pa.Array) -> None:
+def test_read_counts_rows_with_at_most_their_plain_size(values: pa.Array) -> None:
     table = pa.table({"c": values})
     written = plain(table, [Column("c", "x")])
     assert read(stream_of(table), len(written)).num_rows == len(values)
 
 
 @given(st.binary(max_size=300), st.integers(0, 500))
-def test_read_damaged_stream_refused_or_read(noise: bytes, at: int) -> None:
+def test_read_of_a_damaged_stream_refuses_or_reads_it(noise: bytes, at: int) -> None:
     data = stream_of(pa.table({"n": [1, 2, 3], "s": ["a", None, "c"]}))
     for damaged in (noise, data[:at], data[:at] + noise + data[at + len(noise) :]):
         try:
@@ -286,7 +288,7 @@ def test_read_damaged_stream_refused_or_read(noise: bytes, at: int) -> None:
 TO_T = "/api/ha/tables/t/rows"
 
 
-async def test_rows_appended_as_one_operation(tmp_path: Path) -> None:
+async def test_rows_are_appended_as_one_operation(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         data = stream_of(pa.table({"n": pa.array([1, 2], pa.int32())}))
         query = "?request_id=r1&timeout_s=2.5&age_s=9&catalog=c&schema=s"
@@ -341,7 +343,7 @@ ONE_ROW = pa.table({"n": pa.array([1], pa.int32())})
         ("", ROWS, b"x" * 100_001, 413, "100000 bytes"),
     ],
 )
-async def test_rows_refused(
+async def test_wrong_rows_request_is_refused(
     tmp_path: Path, query: str, headers: dict[str, str], data: bytes, status: int, told: str
 ) -> None:
     limits = Limits(operation_bytes_max=100_000, staged_bytes_max=100_000)
@@ -353,7 +355,7 @@ async def test_rows_refused(
         assert not rig.service.rows
 
 
-async def test_rows_client_gone_append_goes_on(tmp_path: Path) -> None:
+async def test_append_of_rows_goes_on_after_its_client_left(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         hold = asyncio.Event()
         rig.service.table["t"] = Canned(ONE.chunks, OperationClass.ASYNCHRONOUS, hold=hold)
@@ -373,7 +375,7 @@ async def test_rows_client_gone_append_goes_on(tmp_path: Path) -> None:
         assert await rig.app[REGISTRY].request_admission.wait_idle(WAIT_S)
 
 
-async def test_rows_of_a_client_that_left_fail_without_a_trace_of_asyncio(
+async def test_failing_append_of_a_client_that_left_logs_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
@@ -396,7 +398,7 @@ async def test_rows_of_a_client_that_left_fail_without_a_trace_of_asyncio(
     assert caplog.text == ""
 
 
-async def test_rows_under_way_are_found_by_their_id_and_count_once(tmp_path: Path) -> None:
+async def test_running_append_is_found_by_its_id_and_counts_once(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         hold = asyncio.Event()
         rig.service.table["t"] = dataclasses.replace(WRITE, hold=hold)
@@ -415,7 +417,7 @@ async def test_rows_under_way_are_found_by_their_id_and_count_once(tmp_path: Pat
         assert (await rig.get(f"{STATEMENTS}/r1"))["ha"]["log_offset"] == 7
 
 
-async def test_rows_over_a_limit_wait_for_nobody(tmp_path: Path) -> None:
+async def test_rows_over_the_statement_limit_are_refused_at_once(tmp_path: Path) -> None:
     async with door(tmp_path, limits=Limits(statements_max=1, statement_queue_s=0)) as rig:
         hold = asyncio.Event()
         rig.service.table["t"] = dataclasses.replace(WRITE, hold=hold)

@@ -21,7 +21,7 @@ from tests.unit.canned import ONE, Canned
 from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, door, until
 
 
-async def test_statement_select_answers_as_documented(tmp_path: Path) -> None:
+async def test_select_is_answered_as_documented(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         answer = await rig.post(statement="SELECT 1", request_id="r1")
         assert answer["statement_id"] == "r1"
@@ -32,7 +32,7 @@ async def test_statement_select_answers_as_documented(tmp_path: Path) -> None:
         assert await rig.get(f"{STATEMENTS}/r1") == answer
 
 
-async def test_statement_fields_reach_the_service(tmp_path: Path) -> None:
+async def test_fields_of_a_statement_reach_the_service(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         await rig.post(
             statement="SELECT :n",
@@ -59,10 +59,10 @@ async def test_statement_fields_reach_the_service(tmp_path: Path) -> None:
         assert request.arrived_s <= asyncio.get_running_loop().time()
 
 
-async def test_statement_came_before_its_user_was_looked_up(
+async def test_statement_arrives_before_its_user_is_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A late time would hide copies of the request that other HAProcs took meanwhile."""
+    """A later time would hide copies of the request that other HAProcs received meanwhile."""
     now, admit = asyncio.get_running_loop().time, Admission.admit
     admitted: list[float] = []
 
@@ -78,7 +78,7 @@ async def test_statement_came_before_its_user_was_looked_up(
     assert arrived_s is not None and arrived_s <= admitted[0] - 0.05
 
 
-async def test_statement_parameter_rows_become_one_insert(tmp_path: Path) -> None:
+async def test_parameter_rows_of_a_statement_become_one_insert(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         rows = [[{"value": "1", "type": "INT"}], [{"value": "2", "type": "INT"}]]
         await rig.post(statement="INSERT INTO t VALUES (?)", parameter_rows=rows)
@@ -86,7 +86,7 @@ async def test_statement_parameter_rows_become_one_insert(tmp_path: Path) -> Non
         assert rig.service.requests[0].statement == SentSql("INSERT INTO t VALUES (1), (2)")
 
 
-async def test_statement_write_reports_offset_and_outcomes(tmp_path: Path) -> None:
+async def test_write_is_answered_with_offset_and_outcomes(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         answer = await rig.post(statement="INSERT")
         assert answer["ha"] == {
@@ -131,7 +131,7 @@ async def test_statement_write_reports_offset_and_outcomes(tmp_path: Path) -> No
         ),
     ],
 )
-async def test_statement_failure_answers_with_its_own_status(
+async def test_failed_statement_is_answered_with_the_status_of_its_error(
     tmp_path: Path, error: Exception, status: int, told: dict[str, Any]
 ) -> None:
     async with door(tmp_path) as rig:
@@ -148,7 +148,7 @@ async def test_statement_failure_answers_with_its_own_status(
             assert (await streamed.json()).items() >= told.items()
 
 
-async def test_statement_application_error_answers_200_failed(tmp_path: Path) -> None:
+async def test_application_error_is_answered_with_200_and_state_failed(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         error = RequestError(
             FailureKind.APPLICATION,
@@ -169,7 +169,7 @@ async def test_statement_application_error_answers_200_failed(tmp_path: Path) ->
         assert chunk["error_class"] == "TABLE_OR_VIEW_NOT_FOUND"
 
 
-async def test_statement_not_waited_for_runs_on_and_is_fetched_later(tmp_path: Path) -> None:
+async def test_statement_without_waiting_runs_on_and_is_fetched_later(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         hold = asyncio.Event()
         rig.service.table["SLOW"] = Canned(ONE.chunks, hold=hold)
@@ -183,7 +183,7 @@ async def test_statement_not_waited_for_runs_on_and_is_fetched_later(tmp_path: P
         assert (await rig.get(f"{STATEMENTS}/r1"))["result"]["data_array"] == [["1"]]
 
 
-async def test_statement_cancelled_on_wait_timeout(tmp_path: Path) -> None:
+async def test_statement_is_cancelled_on_wait_timeout(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         rig.service.table["SLOW"] = Canned(hold=asyncio.Event())
         body = {"wait_timeout": "5s", "on_wait_timeout": "CANCEL", "request_id": "r1"}
@@ -193,7 +193,7 @@ async def test_statement_cancelled_on_wait_timeout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fate", [Fate.COMMITTED, Fate.REVOKED, Fate.UNDECIDED])
-async def test_cancel_query_cancels_it_and_of_a_write_it_says_what_became(
+async def test_cancel_cancels_a_query_and_reports_the_fate_of_a_write(
     tmp_path: Path, fate: Fate
 ) -> None:
     async with door(tmp_path) as rig:
@@ -222,7 +222,7 @@ async def test_cancel_query_cancels_it_and_of_a_write_it_says_what_became(
         assert await rig.status_of("post", f"{STATEMENTS}/nothing/cancel") == 404
 
 
-async def test_client_gone_query_cancelled_and_write_goes_on(tmp_path: Path) -> None:
+async def test_query_of_a_client_that_left_is_cancelled_and_a_write_goes_on(tmp_path: Path) -> None:
     forms: tuple[dict[str, str], ...] = ({}, ARROW)
     for headers in forms:
         async with door(tmp_path) as rig:
@@ -246,7 +246,7 @@ async def test_client_gone_query_cancelled_and_write_goes_on(tmp_path: Path) -> 
             await until(lambda: all(stream.closed.is_set() for stream in rig.service.streams))
 
 
-async def test_repeat_same_request_attaches_and_runs_once(tmp_path: Path) -> None:
+async def test_repeated_request_attaches_to_the_first_and_runs_once(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         hold = asyncio.Event()
         rig.service.table["SLOW"] = Canned(ONE.chunks, hold=hold)
@@ -266,7 +266,7 @@ async def test_repeat_same_request_attaches_and_runs_once(tmp_path: Path) -> Non
         assert len(rig.service.requests) == 1
 
 
-async def test_repeat_other_request_or_delivery_conflicts(tmp_path: Path) -> None:
+async def test_repeated_id_with_another_statement_or_delivery_is_a_conflict(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         await rig.post(statement="SELECT 1", request_id="r1")
         other = await rig.post(409, statement="SELECT 2", request_id="r1")
@@ -276,7 +276,7 @@ async def test_repeat_other_request_or_delivery_conflicts(tmp_path: Path) -> Non
         assert await rig.status_of("post", STATEMENTS, json=body, headers=ARROW) == 409
 
 
-async def test_repeat_after_availability_failure_runs_anew(tmp_path: Path) -> None:
+async def test_repeated_request_after_an_availability_error_runs_again(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         down = RequestError(FailureKind.AVAILABILITY, "down", error_class="X")
         rig.service.table["S"] = Canned(error=down)
@@ -285,7 +285,7 @@ async def test_repeat_after_availability_failure_runs_anew(tmp_path: Path) -> No
         assert (await rig.post(statement="S", request_id="r1"))["status"]["state"] == "SUCCEEDED"
 
 
-async def test_repeat_while_streaming_runs_after_the_first(tmp_path: Path) -> None:
+async def test_repeated_request_of_a_streaming_one_runs_after_it(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         hold = asyncio.Event()
         rig.service.table["W"] = Canned(ONE.chunks, OperationClass.ASYNCHRONOUS, hold=hold)
@@ -306,7 +306,7 @@ async def test_repeat_while_streaming_runs_after_the_first(tmp_path: Path) -> No
         assert len(rig.service.requests) == 3
 
 
-async def test_too_many_at_once_answered_429(tmp_path: Path) -> None:
+async def test_request_over_the_statement_limit_is_answered_429(tmp_path: Path) -> None:
     async with door(tmp_path, limits=Limits(statements_max=2, statement_queue_s=0)) as rig:
         hold = asyncio.Event()
         rig.service.table["SLOW"] = Canned(ONE.chunks, hold=hold)
@@ -338,14 +338,14 @@ async def test_statement_of_another_user_is_unknown(tmp_path: Path) -> None:
         assert [request.user for request in rig.service.requests] == ["ann", "bob"]
 
 
-async def test_large_body_read_in_a_thread(tmp_path: Path) -> None:
+async def test_large_statement_reaches_the_service(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         statement = "SELECT '" + "ü" * 100_000 + "'"
         await rig.post(statement=statement)
         assert rig.service.requests[0].statement == SentSql(statement)
 
 
-async def test_door_closed_while_running_answer_still_comes(tmp_path: Path) -> None:
+async def test_door_closed_during_a_statement_still_sends_its_answer(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         hold = asyncio.Event()
         rig.service.table["SLOW"] = Canned(ONE.chunks, hold=hold)
@@ -364,7 +364,7 @@ async def test_door_closed_while_running_answer_still_comes(tmp_path: Path) -> N
 
 
 def test_rig_is_a_service() -> None:
-    """The double keeps to the interface that the doors call."""
+    """The test doubles have the interfaces that the doors call."""
     from haproc.doors.operators.peers import PeerService
     from haproc.doors.status import StatusSource
     from haproc.route.model import Service
@@ -376,7 +376,7 @@ def test_rig_is_a_service() -> None:
     assert service and status and peers
 
 
-async def test_failed_statement_that_is_kept_holds_nothing_of_its_text(tmp_path: Path) -> None:
+async def test_failed_statement_is_kept_without_traceback_and_causes(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         cause = ValueError("why")
         for kind, status in ((FailureKind.REFUSED, 400), (FailureKind.APPLICATION, 200)):
@@ -385,6 +385,10 @@ async def test_failed_statement_that_is_kept_holds_nothing_of_its_text(tmp_path:
             rig.service.table["BAD"] = Canned(error=error)
             await rig.post(status, statement="BAD", request_id=kind.value)
             await rig.get(f"{STATEMENTS}/{kind.value}", status)
-            kept = rig.app[REGISTRY].find(kind.value, "anonymous").error
-            assert kept is not None and kept.error_class == "X"
-            assert (kept.__traceback__, kept.__cause__, kept.__context__) == (None, None, None)
+            kept_error = rig.app[REGISTRY].find(kind.value, "anonymous").error
+            assert kept_error is not None and kept_error.error_class == "X"
+            assert (kept_error.__traceback__, kept_error.__cause__, kept_error.__context__) == (
+                None,
+                None,
+                None,
+            )

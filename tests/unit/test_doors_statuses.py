@@ -1,4 +1,4 @@
-"""What failures are answered with, and that no client doubles a write by repeating one."""
+"""The statuses of failures, and that no client doubles a write by repeating a request."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ SDK_WORDS = (
     "Please try again later or try a faster operation.",
     "RPC token bucket limit has been exceeded",
 )
-"""What databricks-sdk 0.156 looks for in the message of an error, whatever its status."""
+"""The texts that databricks-sdk 0.156 looks for in an error message of any status."""
 REPEATED = {408, 409, 413, 421, 425, 429, *range(500, 600)}
-"""What some client repeats a POST at: the SDK, urllib3, OkHttp, libraries for retrying."""
+"""The statuses at which some client repeats a POST: the SDK, urllib3, OkHttp, retry libraries."""
 OWN, MADE = RequestedStatement("s1", True), RequestedStatement("s1", False)
 CLASSES = list(ErrorClass)
 
@@ -49,7 +49,7 @@ def error(kind: FailureKind, outcome: WriteOutcome, error_class: str = "X") -> R
 @pytest.mark.parametrize(
     ("kind", "error_class"), list(itertools.product(FailureKind, [*CLASSES, "X"]))
 )
-def test_status_that_is_repeated_only_where_that_does_no_harm(
+def test_unknown_outcome_under_a_made_id_has_a_status_that_no_client_repeats(
     kind: FailureKind, error_class: str
 ) -> None:
     failed = error(kind, WriteOutcome.UNKNOWN, error_class)
@@ -76,7 +76,7 @@ def test_status_that_is_repeated_only_where_that_does_no_harm(
         (FailureKind.REFUSED, WriteOutcome.UNKNOWN, MADE, OUTCOME_UNKNOWN),
     ],
 )
-def test_status_of_kind_and_outcome(
+def test_status_follows_from_kind_outcome_and_id(
     kind: FailureKind, outcome: WriteOutcome, asked: RequestedStatement | None, status: int
 ) -> None:
     assert status_of(error(kind, outcome), asked) == status
@@ -91,7 +91,7 @@ async def unknown(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, ARROW])
-async def test_statement_of_unknown_outcome_without_an_id_is_not_to_be_repeated(
+async def test_statement_of_unknown_outcome_without_an_own_id_has_no_retry_status(
     tmp_path: Path, headers: dict[str, str]
 ) -> None:
     async with door(tmp_path) as rig:
@@ -116,7 +116,7 @@ async def test_statement_of_unknown_outcome_without_an_id_is_not_to_be_repeated(
         ({"query_tags": [{"key": "team", "value": "x"}, {"key": "request_id", "value": "r1"}]}, {}),
     ],
 )
-async def test_statement_of_unknown_outcome_with_an_id_may_be_repeated(
+async def test_statement_of_unknown_outcome_with_an_own_id_may_be_repeated(
     tmp_path: Path, body: dict[str, Any], headers: dict[str, str]
 ) -> None:
     async with door(tmp_path) as rig:
@@ -130,12 +130,12 @@ async def test_statement_of_unknown_outcome_with_an_id_may_be_repeated(
 
 
 @pytest.mark.parametrize("tags", ["x", [1], [{"key": "request_id", "value": 1}]])
-async def test_query_tags_of_another_form_refused(tmp_path: Path, tags: Any) -> None:
+async def test_query_tags_of_another_form_are_refused(tmp_path: Path, tags: Any) -> None:
     async with door(tmp_path) as rig:
         await rig.post(400, statement="SELECT 1", query_tags=tags)
 
 
-async def test_rows_of_unknown_outcome_told_by_their_id(tmp_path: Path) -> None:
+async def test_rows_of_unknown_outcome_are_answered_with_their_id(tmp_path: Path) -> None:
     data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
     headers = {"Content-Type": "application/vnd.apache.arrow.stream"}
     async with door(tmp_path) as rig:
@@ -164,7 +164,7 @@ async def test_statement_of_unknown_outcome_is_found_in_the_log_later(tmp_path: 
         assert await rig.get(path) == answer
 
 
-async def test_write_is_found_behind_a_refused_other_use_of_its_id(tmp_path: Path) -> None:
+async def test_write_is_found_after_a_refused_reuse_of_its_id(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         rig.service.table["W"] = WRITE
         rig.service.table["OTHER"] = Canned(
@@ -175,7 +175,7 @@ async def test_write_is_found_behind_a_refused_other_use_of_its_id(tmp_path: Pat
         assert (await rig.get(f"{STATEMENTS}/r1"))["status"] == {"state": "SUCCEEDED"}
 
 
-async def test_write_of_another_door_is_found_for_its_user_alone(tmp_path: Path) -> None:
+async def test_write_of_another_door_is_found_for_its_user_only(tmp_path: Path) -> None:
     users = (User("ann", "ann-token"), User("bob", "bob-token"))
     async with door(tmp_path, users=users) as rig:
         rig.service.table["W"] = WRITE
@@ -190,7 +190,7 @@ async def test_write_of_another_door_is_found_for_its_user_alone(tmp_path: Path)
         assert rig.service.requests[-1].statement == SentSql("INSERT")
 
 
-async def test_ids_belong_to_their_users(tmp_path: Path) -> None:
+async def test_request_ids_of_different_users_are_independent(tmp_path: Path) -> None:
     users = (User("ann", "ann-token"), User("bob", "bob-token"))
     data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
     async with door(tmp_path, users=users) as rig:
@@ -208,7 +208,7 @@ async def test_ids_belong_to_their_users(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("own_id", "status"), [(False, OUTCOME_UNKNOWN), (True, 503)])
-async def test_writes_under_way_when_the_process_ends_are_answered(
+async def test_running_writes_are_answered_with_unknown_outcome_when_the_process_ends(
     tmp_path: Path, own_id: bool, status: int
 ) -> None:
     data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
@@ -240,7 +240,9 @@ async def test_writes_under_way_when_the_process_ends_are_answered(
         assert await gate.wait_idle(WAIT_S)
 
 
-async def test_queries_under_way_when_the_process_ends_may_be_repeated(tmp_path: Path) -> None:
+async def test_running_queries_are_answered_with_not_sent_when_the_process_ends(
+    tmp_path: Path,
+) -> None:
     async with door(tmp_path) as rig:
         rig.service.table["Q"] = dataclasses.replace(ONE, hold=asyncio.Event())
         asking = asyncio.create_task(rig.post(503, statement="Q"))

@@ -1,4 +1,4 @@
-"""The streaming answer: one valid Arrow stream, backpressure, and no whole-looking stump."""
+"""The streaming answer: one valid Arrow stream, backpressure, and no complete-looking rest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stream(rig: Rig, **body: Any) -> Any:
     return rig.http.post(rig.url + STATEMENTS, json=body, headers=ARROW)
 
 
-async def test_stream_chunks_arrive_as_one_stream(tmp_path: Path) -> None:
+async def test_chunks_arrive_as_one_arrow_stream(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         rig.service.table["MANY"] = Canned(chunks_of(*NUMBERS))
         async with stream(rig, statement="MANY", wait_timeout="0s", format="JSON_ARRAY") as answer:
@@ -48,14 +48,14 @@ async def test_stream_chunks_arrive_as_one_stream(tmp_path: Path) -> None:
         assert rig.service.streams[0].closed.is_set()
 
 
-async def test_stream_without_any_chunk_is_an_empty_stream(tmp_path: Path) -> None:
+async def test_stream_without_chunks_is_an_empty_stream(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         rig.service.table["NONE"] = Canned([], OperationClass.SESSION)
         async with stream(rig, statement="NONE") as answer:
             assert pa.ipc.open_stream(await answer.read()).read_all().num_rows == 0
 
 
-async def test_answer_of_a_write_is_one_piece(tmp_path: Path) -> None:
+async def test_streamed_answer_of_a_write_has_a_content_length(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         report = HaReport("a", OperationClass.ASYNCHRONOUS, 7)
 
@@ -71,7 +71,7 @@ async def test_answer_of_a_write_is_one_piece(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("headers", [ARROW, {}], ids=["streamed", "whole"])
-async def test_refused_request_leaves_nothing_for_the_collector(
+async def test_refused_request_leaves_no_garbage_for_the_collector(
     tmp_path: Path, headers: dict[str, str]
 ) -> None:
     async with door(tmp_path) as rig:
@@ -86,18 +86,20 @@ async def test_refused_request_leaves_nothing_for_the_collector(
         gc.collect()
         gc.disable()
         try:
-            left: list[int] = []
-            while not left or (left[-1] and len(left) < 5):  # once, another thread may have left it
+            garbage: list[int] = []
+            while not garbage or (
+                garbage[-1] and len(garbage) < 5
+            ):  # once, another thread may have left it
                 for _ in range(3):
                     await ask()
-                left.append(gc.collect())
-            assert left[-1] == 0, left
+                garbage.append(gc.collect())
+            assert garbage[-1] == 0, garbage
         finally:
             gc.enable()
 
 
 @pytest.mark.parametrize(("limit", "rows"), [("row_limit", 150), ("byte_limit", 100)])
-async def test_stream_cut_at_limits(tmp_path: Path, limit: str, rows: int) -> None:
+async def test_stream_is_truncated_at_the_limits(tmp_path: Path, limit: str, rows: int) -> None:
     async with door(tmp_path) as rig:
         rig.service.table["MANY"] = Canned(chunks_of(*NUMBERS))
         value = {"row_limit": 150, "byte_limit": 800}[limit]
@@ -108,7 +110,7 @@ async def test_stream_cut_at_limits(tmp_path: Path, limit: str, rows: int) -> No
         assert rig.service.streams[0].closed.is_set()
 
 
-async def test_stream_failing_midway_never_looks_whole(tmp_path: Path) -> None:
+async def test_stream_that_fails_midway_never_looks_complete(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         lost = EngineError(ErrorKind.AVAILABILITY, "connection lost")
         rig.service.table["MANY"] = Canned([*chunks_of(*NUMBERS), lost])
@@ -120,7 +122,7 @@ async def test_stream_failing_midway_never_looks_whole(tmp_path: Path) -> None:
         assert rig.service.streams[0].closed.is_set()
 
 
-async def test_stream_failing_before_the_first_byte_is_an_error_answer(tmp_path: Path) -> None:
+async def test_stream_that_fails_before_the_first_byte_is_an_error_answer(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         wrong = EngineError(ErrorKind.APPLICATION, "1/0", error_class="DIVIDE_BY_ZERO")
         rig.service.table["BAD"] = Canned([wrong])
@@ -129,7 +131,7 @@ async def test_stream_failing_before_the_first_byte_is_an_error_answer(tmp_path:
             assert (await answer.json())["error_class"] == "DIVIDE_BY_ZERO"
 
 
-async def test_stream_slow_reader_holds_the_cluster_back(tmp_path: Path) -> None:
+async def test_stream_of_a_slow_reader_holds_the_cluster_back(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         rig.service.table["BIG"] = Canned(chunks_of(*BIG))
         async with stream(rig, statement="BIG") as answer:
@@ -146,7 +148,7 @@ async def test_stream_slow_reader_holds_the_cluster_back(tmp_path: Path) -> None
         assert canned.taken == len(BIG)
 
 
-async def test_stream_stalled_reader_cut_off(
+async def test_stream_of_a_stalled_reader_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("haproc.doors.clients.answers.STALL_S", 0.2)
@@ -158,7 +160,7 @@ async def test_stream_stalled_reader_cut_off(
                 await answer.read()
 
 
-async def test_stream_reader_gone_closes_the_result(tmp_path: Path) -> None:
+async def test_stream_of_a_reader_that_left_closes_the_result(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         rig.service.table["BIG"] = Canned(chunks_of(*BIG))
         async with stream(rig, statement="BIG") as answer:
@@ -170,7 +172,7 @@ async def test_stream_reader_gone_closes_the_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sent", [False, True])
-async def test_stream_cancelled_by_its_id(tmp_path: Path, sent: bool) -> None:
+async def test_stream_is_cancelled_by_its_id(tmp_path: Path, sent: bool) -> None:
     async with door(tmp_path) as rig:
         never = asyncio.Event()
         first = chunks_of(*NUMBERS[:1]) if sent else []
@@ -198,7 +200,7 @@ async def test_stream_cancelled_by_its_id(tmp_path: Path, sent: bool) -> None:
         await rig.get(f"{STATEMENTS}/r1", 404)
 
 
-async def test_stream_cancelled_while_executing_answers_400(tmp_path: Path) -> None:
+async def test_stream_cancelled_before_its_first_row_is_answered_400(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         rig.service.table["SLOW"] = Canned(ONE.chunks, hold=asyncio.Event())
         reading = asyncio.create_task(_status_of(rig, statement="SLOW", request_id="r1"))
@@ -207,8 +209,8 @@ async def test_stream_cancelled_while_executing_answers_400(tmp_path: Path) -> N
         assert await reading == (400, "HAPROC_CANCELED")
 
 
-async def test_cancel_ends_the_same_request_that_waits_for_the_first_to_end(tmp_path: Path) -> None:
-    """A client whose connection broke asks again, maybe before the first one has ended."""
+async def test_cancel_ends_a_repeated_request_that_waits_for_the_first(tmp_path: Path) -> None:
+    """A client whose connection broke sends the request again, maybe before the first has ended."""
     async with door(tmp_path) as rig:
         rig.service.table["SLOW"] = Canned(ONE.chunks, hold=asyncio.Event())
         first = asyncio.create_task(_status_of(rig, statement="SLOW", request_id="r1"))
@@ -225,13 +227,13 @@ async def _status_of(rig: Rig, **body: Any) -> tuple[int, str]:
         return answer.status, (await answer.json())["error_class"]
 
 
-def test_frames_joined_streams_hold_all_batches() -> None:
+def test_joined_streams_hold_all_batches() -> None:
     streams = [chunk.data for chunk in chunks_of(*NUMBERS, NUMBERS[0].slice(0, 0))]
     assert pa.ipc.open_stream(joined(streams)).read_all().num_rows == 300
     assert joined(streams[:1]) is streams[0]
 
 
-def test_frames_stream_without_end_marker_loses_nothing() -> None:
+def test_joined_streams_without_end_markers_lose_nothing() -> None:
     table = pa.table({"n": pa.array([0xFFFFFFFF] * 16, pa.uint64())})
     whole = chunks_of(table)[0].data
     stump = whole[:-8]  # ends in data that looks like an end marker
@@ -240,7 +242,7 @@ def test_frames_stream_without_end_marker_loses_nothing() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_frames_any_bytes_are_refused_or_read(data: bytes) -> None:
+def test_frame_reading_of_any_bytes_refuses_or_reads_them(data: bytes) -> None:
     for cut in (opening, continuation):
         try:
             assert len(cut(data)) <= len(data)
@@ -249,7 +251,7 @@ def test_frames_any_bytes_are_refused_or_read(data: bytes) -> None:
 
 
 @given(st.binary(max_size=40), st.integers(0, 400))
-def test_frames_damaged_stream_is_refused_or_read(noise: bytes, at: int) -> None:
+def test_joining_of_a_damaged_stream_refuses_or_reads_it(noise: bytes, at: int) -> None:
     data = chunks_of(NUMBERS[0])[0].data
     damaged = data[:at] + noise + data[at + len(noise) :]
     with contextlib.suppress(FrameError):
@@ -262,7 +264,7 @@ def test_frames_damaged_stream_is_refused_or_read(noise: bytes, at: int) -> None
     st.none() | st.integers(1, 5000),
 )
 @example([1, 0], None, 288)
-def test_cutter_gives_a_prefix_within_the_limits(
+def test_cutter_returns_a_prefix_within_the_limits(
     sizes: list[int], rows_max: int | None, bytes_max: int | None
 ) -> None:
     tables: list[pa.Table] = []
@@ -286,12 +288,12 @@ def test_cutter_gives_a_prefix_within_the_limits(
         assert len(values) == min(sum(sizes), bytes_max // 8, rows_max or sum(sizes))
 
 
-def test_stream_runs_under_aiohttp_of_this_version() -> None:
-    """Breaking off relies on the transport being reachable from the request."""
+def test_aiohttp_request_has_a_transport() -> None:
+    """Breaking off an answer needs the transport of the request."""
     assert hasattr(web.BaseRequest, "transport")
 
 
-async def test_stream_report_header_stays_short(tmp_path: Path) -> None:
+async def test_report_header_of_a_stream_stays_short(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         outcomes = {f"cluster-{i}": "failed: ü\n" * 1000 for i in range(10)}
         rig.service.table["W"] = Canned(ONE.chunks, OperationClass.SYNCHRONOUS, outcomes=outcomes)

@@ -1,4 +1,4 @@
-"""A door with TLS: who gets in, who does not, and what is done about those who only knock."""
+"""A door with TLS: accepted and refused clients, and connections that never start TLS."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def trusting(authority: Authority) -> ssl.SSLContext:
-    """Return the context of a client with no certificate."""
+    """Return the context of a client without a certificate."""
     return ssl.create_default_context(cafile=authority.file)
 
 
@@ -49,7 +49,7 @@ async def connection(
 
 
 async def answer(rig: Rig, tls: ssl.SSLContext | None) -> bytes:
-    """Return the first line that a client gets; raises ssl.SSLError, ConnectionError."""
+    """Return the first line of the answer; raises ssl.SSLError, ConnectionError."""
     async with asyncio.timeout(10), connection(rig, tls) as (reader, writer):
         writer.write(HEALTH)
         return await reader.readline()
@@ -57,44 +57,44 @@ async def answer(rig: Rig, tls: ssl.SSLContext | None) -> bytes:
 
 @LOOPS
 def test_door_with_tls_answers_and_keeps_its_connections(tmp_path: Path, run: Loop) -> None:
-    async def asked() -> None:
+    async def run_door() -> None:
         async with door(tmp_path, tls=Authority(tmp_path).tls()) as rig:
             assert rig.url.startswith("https://")
             for _ in range(3):
                 await rig.post(statement="SELECT 1")
             assert len(rig.listener._permits) == 1
 
-    run(asked())
+    run(run_door())
 
 
 @LOOPS
-def test_requests_that_come_with_the_handshake_are_answered(tmp_path: Path, run: Loop) -> None:
-    async def asked() -> None:
+def test_requests_sent_with_the_handshake_are_answered(tmp_path: Path, run: Loop) -> None:
+    async def run_door() -> None:
         authority = Authority(tmp_path)
         async with door(tmp_path, tls=authority.tls()) as rig:
             tls = trusting(authority)
             found = await asyncio.gather(*(answer(rig, tls) for _ in range(30)))
             assert {line.split()[1] for line in found} == {b"200"}
 
-    run(asked())
+    run(run_door())
 
 
-async def test_body_of_many_pieces_passes(tmp_path: Path) -> None:
+async def test_large_body_over_tls_is_accepted(tmp_path: Path) -> None:
     async with door(tmp_path, tls=Authority(tmp_path).tls()) as rig:
         await rig.post(statement="SELECT '" + "x" * 900_000 + "'")
 
 
 @LOOPS
-def test_plain_http_at_a_door_with_tls_is_ended_and_told(
+def test_plain_http_at_a_door_with_tls_is_ended_and_logged(
     tmp_path: Path, run: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def asked() -> None:
+    async def run_door() -> None:
         async with door(tmp_path, tls=Authority(tmp_path).tls()) as rig:
             with contextlib.suppress(ConnectionError):
                 assert await answer(rig, None) == b""
             await until(lambda: len(rig.listener._permits) == 0)
 
-    run(asked())
+    run(run_door())
     assert "no TLS with 127.0.0.1: HTTP_REQUEST" in caplog.text
 
 
@@ -106,10 +106,10 @@ def test_plain_http_at_a_door_with_tls_is_ended_and_told(
         ("stranger", "unable to get local issuer certificate"),
     ],
 )
-def test_client_certificate_is_required_where_the_ring_says_so(
+def test_client_certificate_is_required_if_configured(
     tmp_path: Path, run: Loop, shown: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def asked() -> None:
+    async def run_door() -> None:
         authority = Authority(tmp_path)
         context = trusting(authority)
         if shown:
@@ -123,20 +123,18 @@ def test_client_certificate_is_required_where_the_ring_says_so(
                 assert await answer(rig, context) == b""
             await until(lambda: reason in caplog.text)
 
-    run(asked())
+    run(run_door())
 
 
-async def test_certificate_is_asked_of_nobody_without_that(tmp_path: Path) -> None:
+async def test_client_certificate_is_not_required_by_default(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with door(tmp_path, tls=authority.tls()) as rig:
         assert b"200" in await answer(rig, trusting(authority))
 
 
 @LOOPS
-def test_certificates_that_are_read_again_are_those_of_new_connections(
-    tmp_path: Path, run: Loop
-) -> None:
-    async def asked() -> None:
+def test_reloaded_certificates_are_used_for_new_connections(tmp_path: Path, run: Loop) -> None:
+    async def run_door() -> None:
         old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
         trusting_old, trusting_new = trusting(old), trusting(new)
         async with (
@@ -155,15 +153,15 @@ def test_certificates_that_are_read_again_are_those_of_new_connections(
             writer.write(HEALTH)
             await reader.readuntil(b"200 OK")
 
-    run(asked())
+    run(run_door())
 
 
-async def test_change_of_the_ca_holds_for_clients_of_new_connections(tmp_path: Path) -> None:
-    authority, gone = Authority(tmp_path), Authority(tmp_path, "gone")
+async def test_reloaded_ca_applies_to_clients_of_new_connections(tmp_path: Path) -> None:
+    authority, old_authority = Authority(tmp_path), Authority(tmp_path, "gone")
     both = tmp_path / "both.pem"
-    both.write_bytes(authority.file.read_bytes() + gone.file.read_bytes())
+    both.write_bytes(authority.file.read_bytes() + old_authority.file.read_bytes())
     tls = authority.tls(client_certificates=REQUIRED, ca_file=both)
-    pair, context = gone.issue("client"), trusting(authority)
+    pair, context = old_authority.issue("client"), trusting(authority)
     context.load_cert_chain(pair.certificate, pair.key)
     async with door(tmp_path, tls=tls) as rig:
         assert b"200" in await answer(rig, context)
@@ -176,7 +174,7 @@ async def test_change_of_the_ca_holds_for_clients_of_new_connections(tmp_path: P
 
 
 @LOOPS
-def test_client_that_does_not_begin_is_cut_off(
+def test_client_that_does_not_start_tls_is_disconnected(
     tmp_path: Path, run: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "HEAD_S", 0.2)
@@ -196,7 +194,7 @@ def test_client_that_does_not_begin_is_cut_off(
 
 
 @LOOPS
-def test_crowd_that_only_knocks_keeps_nobody_out(tmp_path: Path, run: Loop) -> None:
+def test_connections_without_handshake_keep_nobody_out(tmp_path: Path, run: Loop) -> None:
     async def crowded() -> None:
         tls = Authority(tmp_path).tls()
         async with (
@@ -213,7 +211,7 @@ def test_crowd_that_only_knocks_keeps_nobody_out(tmp_path: Path, run: Loop) -> N
 
 
 @LOOPS
-def test_door_that_closes_ends_handshakes_and_idle_connections(tmp_path: Path, run: Loop) -> None:
+def test_closing_door_ends_handshakes_and_idle_connections(tmp_path: Path, run: Loop) -> None:
     async def closing() -> None:
         authority = Authority(tmp_path)
         async with (
@@ -237,7 +235,7 @@ def test_door_that_closes_ends_handshakes_and_idle_connections(tmp_path: Path, r
     run(closing())
 
 
-async def test_connection_cannot_be_resumed_so_each_shows_its_certificate(tmp_path: Path) -> None:
+async def test_tls_session_cannot_be_resumed(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
 
     def resumable(port: int, version: ssl.TLSVersion) -> bool:
@@ -257,7 +255,7 @@ async def test_connection_cannot_be_resumed_so_each_shows_its_certificate(tmp_pa
 
 
 class Full:
-    """A listening socket of a system that has no file left, once."""
+    """A listening socket of a system that once has no free file descriptor."""
 
     def __init__(self, real: socket.socket) -> None:
         self._real = real
@@ -272,7 +270,7 @@ class Full:
         return self._real.accept()
 
 
-async def test_door_goes_on_when_the_system_has_files_again(
+async def test_door_continues_when_the_system_has_file_descriptors_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listener, "_FULL_PAUSE_S", 0.05)
@@ -287,7 +285,7 @@ async def test_door_goes_on_when_the_system_has_files_again(
     assert "Too many open files" in caplog.text
 
 
-async def test_port_that_is_taken_is_told_as_that(tmp_path: Path) -> None:
+async def test_port_in_use_is_reported_as_address_in_use(tmp_path: Path) -> None:
     tls = Authority(tmp_path).tls()
     async with door(tmp_path, tls=tls) as rig:
         taken = Address("127.0.0.1", rig.listener.port)
@@ -305,7 +303,7 @@ async def test_expired_certificate_is_refused_by_clients(tmp_path: Path) -> None
             await rig.post(statement="SELECT 1")
 
 
-async def test_certificate_of_another_host_is_refused_unless_hosts_are_not_checked(
+async def test_certificate_of_another_host_is_refused_unless_the_check_is_disabled(
     tmp_path: Path,
 ) -> None:
     authority = Authority(tmp_path)
@@ -317,7 +315,7 @@ async def test_certificate_of_another_host_is_refused_unless_hosts_are_not_check
         assert b"200" in await answer(rig, read_contexts(unchecked).client)
 
 
-def test_door_on_the_network_without_tls_is_told_at_the_start(tmp_path: Path) -> None:
+def test_door_on_the_network_without_tls_is_reported_at_start(tmp_path: Path) -> None:
     config = make_config(tmp_path, users=(User("ann", "ann-token"),))
     assert open_doors(config, "a") == []
     outside = Address("0.0.0.0", 8080)

@@ -1,4 +1,4 @@
-"""The status page's files and its stream: who may see what, and what it costs."""
+"""The status page's files and its stream: access, and the cost of viewers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def seen(rig: Rig, headers: dict[str, str]) -> Any:
 # -- the files -----------------------------------------------------------------------------------
 
 
-async def test_page_is_served_with_headers_that_keep_others_out(tmp_path: Path) -> None:
+async def test_page_files_have_security_headers_and_an_etag(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         for path in FILES:
             async with rig.http.get(rig.url + path) as response:
@@ -61,7 +61,7 @@ async def test_page_is_served_with_headers_that_keep_others_out(tmp_path: Path) 
         assert await rig.status_of("get", "/ui/..%2fdoor.py") == 404
 
 
-def test_page_weighs_little_and_asks_nobody_else() -> None:
+def test_page_is_small_and_loads_nothing_from_other_hosts() -> None:
     files = [each for each in FOLDER.iterdir() if each.stem == "page"]
     assert len(files) == 3
     assert sum(each.stat().st_size for each in files) <= 200_000
@@ -73,7 +73,7 @@ def test_page_weighs_little_and_asks_nobody_else() -> None:
     assert not re.search(r"\son\w+=|<style|\sstyle=|<script(?![^>]* src=)", page)
 
 
-async def test_page_needs_no_token_where_everything_else_does(tmp_path: Path) -> None:
+async def test_page_needs_no_token_although_its_stream_does(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS, watched=CannedWatched()) as rig:
         for path in FILES:
             assert await rig.status_of("get", path) == 200
@@ -90,7 +90,7 @@ async def test_client_door_has_no_page_unless_configured(tmp_path: Path) -> None
 # -- who sees what -------------------------------------------------------------------------------
 
 
-async def test_stream_shows_tables_and_users_to_operators_alone(tmp_path: Path) -> None:
+async def test_stream_shows_tables_and_users_to_operators_only(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         public = await seen(rig, {})
         assert (public["operator"], public["operations"]) == (False, [{"offset": 7}])
@@ -101,7 +101,7 @@ async def test_stream_shows_tables_and_users_to_operators_alone(tmp_path: Path) 
         assert await rig.status_of("get", "/ui/events", headers=wrong) == 401
 
 
-async def test_stream_on_the_client_door_shows_no_user_more(tmp_path: Path) -> None:
+async def test_stream_on_the_client_door_shows_no_users(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS, watched=CannedWatched()) as rig:
         shown = await seen(rig, {"Authorization": "Bearer ann-token"})
         assert (shown["operator"], shown["operations"]) == (None, [{"offset": 7}])
@@ -116,14 +116,16 @@ async def test_ten_viewers_cost_one_computation() -> None:
     with contextlib.ExitStack() as stack:
         viewers = [stack.enter_context(broadcaster.watching(operator=False)) for _ in range(10)]
         operator = stack.enter_context(broadcaster.watching(operator=True))
-        told = [await asyncio.wait_for(each.next_event(), 10) for each in viewers]
+        events_sent = [await asyncio.wait_for(each.next_event(), 10) for each in viewers]
         assert watched.looks == 1
-        assert all(each is told[0] for each in told)
-        assert b"ann" in (await operator.next_event() or b"") and b"ann" not in (told[0] or b"")
+        assert all(each is events_sent[0] for each in events_sent)
+        assert b"ann" in (await operator.next_event() or b"") and b"ann" not in (
+            events_sent[0] or b""
+        )
     await broadcaster.aclose()
 
 
-async def test_nothing_is_computed_while_nobody_watches() -> None:
+async def test_snapshot_is_not_computed_without_viewers() -> None:
     watched = CannedWatched()
     broadcaster = Broadcaster(watched, interval_s=0.11)
     with broadcaster.watching(operator=False) as viewer:
@@ -137,7 +139,7 @@ async def test_nothing_is_computed_while_nobody_watches() -> None:
     await broadcaster.aclose()
 
 
-async def test_change_of_a_state_is_told_at_once() -> None:
+async def test_changed_state_is_sent_at_once() -> None:
     broadcaster = Broadcaster(CannedWatched(), interval_s=1000)
     with broadcaster.watching(operator=False) as viewer:
         await asyncio.wait_for(viewer.next_event(), 10)
@@ -146,7 +148,7 @@ async def test_change_of_a_state_is_told_at_once() -> None:
     await broadcaster.aclose()
 
 
-async def test_slow_viewer_gets_the_newest_event_alone() -> None:
+async def test_slow_viewer_gets_only_the_newest_event() -> None:
     viewer = Viewer(operator=False)
     for number in range(5):
         viewer.give(b"%d" % number)
@@ -158,7 +160,7 @@ async def test_slow_viewer_gets_the_newest_event_alone() -> None:
     assert await waiting is None
 
 
-async def test_stream_ends_so_that_its_token_is_looked_at_again(
+async def test_stream_ends_with_an_again_event_after_its_maximum_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ui_door, "WATCH_S", 0.0)
@@ -170,7 +172,7 @@ async def test_stream_ends_so_that_its_token_is_looked_at_again(
     assert text.endswith("event: again\ndata: {}\n\n")
 
 
-async def test_too_many_viewers_are_refused(
+async def test_viewers_over_the_limit_are_refused_except_operators(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ui_door, "VIEWERS_MAX", 1)
@@ -188,7 +190,7 @@ async def test_too_many_viewers_are_refused(
         assert status == 200
 
 
-async def test_streams_end_with_the_process(tmp_path: Path) -> None:
+async def test_streams_end_when_the_door_closes(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         response = await rig.http.get(rig.url + "/ui/events")
         await events(response, 2)
@@ -198,7 +200,7 @@ async def test_streams_end_with_the_process(tmp_path: Path) -> None:
         assert asyncio.get_running_loop().time() - began < 0.9  # the door would wait for 1 s
 
 
-async def test_snapshot_that_fails_ends_the_streams_instead_of_silence() -> None:
+async def test_failed_snapshot_ends_the_streams() -> None:
     class Broken(CannedWatched):
         async def snapshot(self) -> Any:
             raise LookupError

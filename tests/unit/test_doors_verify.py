@@ -1,4 +1,4 @@
-"""The door of verifications on a schedule: for the archive's user alone."""
+"""The door for scheduled verifications: only for the archive's user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ THE_ARCHIVES = {"Authorization": "Bearer token-of-the-archive"}
 ANNS = {"Authorization": "Bearer token-of-ann"}
 
 
-async def test_verification_is_begun_and_told(tmp_path: Path) -> None:
+async def test_verification_is_started_and_its_result_returned(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS, archives="archive") as rig:
         got, answer = await rig.ask("post", PATH, headers=THE_ARCHIVES)
         check("post", PATH, got, answer)
@@ -25,7 +25,7 @@ async def test_verification_is_begun_and_told(tmp_path: Path) -> None:
         assert (got, answer["complete"]) == (200, True)
 
 
-async def test_verification_that_is_not_known_is_told_so(tmp_path: Path) -> None:
+async def test_unknown_verification_is_answered_404(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS, archives="archive") as rig:
         rig.operators.error = refused(ErrorClass.OFFSET_UNKNOWN, "there is none")
         for offset, status in (("10", 404), ("x", 400)):
@@ -34,7 +34,7 @@ async def test_verification_that_is_not_known_is_told_so(tmp_path: Path) -> None
                 assert response.status == status
 
 
-async def test_verification_is_for_nobody_else(tmp_path: Path) -> None:
+async def test_verification_requests_of_other_users_are_refused(tmp_path: Path) -> None:
     for allowed in ("archive", None):
         async with door(tmp_path, users=USERS, archives=allowed) as rig:
             assert await rig.status_of("post", PATH, headers=ANNS) == 403

@@ -1,7 +1,7 @@
-"""haclient at the real client doors of three HAProcs (their clusters are canned) that restart.
+"""haclient at the real client doors of three HAProcs (with canned clusters) that restart.
 
-Each drains as a HAProc does: its state changes, what is new is refused, what is under way ends; and
-one that stops closes its door.
+Each drains as a real HAProc: its state changes, it refuses new requests, and running ones end. A
+HAProc that stops closes its door.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ WAIT_S = 30.0
 AWAY = RequestError(FailureKind.AVAILABILITY, "draining", error_class="HAPROC_DRAINING")
 
 
-class Told(CannedStatus):
-    """A HAProc's status with the ring's clusters in it."""
+class RingStatus(CannedStatus):
+    """A HAProc's status that contains the ring's clusters."""
 
     def __init__(self, name: str, ring: dict[str, Door]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Door:
     """One HAProc's client door."""
 
     port: int
-    status: Told
+    status: RingStatus
     service: CannedService = field(default_factory=CannedService)
     listener: Listener | None = None
 
@@ -63,7 +63,7 @@ class Door:
         return f"http://127.0.0.1:{self.port}"
 
     async def set(self, state: str, *, closed: bool = False) -> None:
-        """Go out of service, or come back, as the state of a HAProc does."""
+        """Go out of service, or come back, as a HAProc does by its state."""
         assert self.listener is not None
         self.status.ready = Readiness(state == "READY", state)
         self.service.away = None if state == "READY" else AWAY
@@ -75,7 +75,7 @@ async def doors(tmp_path: Path) -> AsyncIterator[dict[str, Door]]:
     ring: dict[str, Door] = {}
     async with AsyncExitStack() as stack:
         for name in "abc":
-            ring[name] = door = Door(free_port(), Told(name, ring))
+            ring[name] = door = Door(free_port(), RingStatus(name, ring))
             config = make_config(tmp_path)
             metrics = Metrics("demo", name, ["READY", "DRAINING"])
             app = client_app(config, name, door.service, door.status, metrics)

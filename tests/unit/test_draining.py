@@ -1,4 +1,4 @@
-"""Draining a cluster at an operator's word: who may be, how it is asked for, that it holds."""
+"""Draining a cluster on an operator's request: when it is allowed, and how long it lasts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.unit.test_doors_queue import config_of
 
 
 def well(core: Core) -> None:
-    """The cluster answers, and the member has caught up."""
+    """Let the cluster answer, and the member be caught up."""
     core.condition.started()
     core.condition.cluster_answers(up=True, error="")
     core.condition.caught_up()
@@ -50,7 +50,7 @@ def well(core: Core) -> None:
         (State.DOWN, {"b": "DOWN"}, False, ""),
     ],
 )
-def test_refusal_of_a_drain_is_for_the_last_that_serves(
+def test_drain_of_the_last_serving_cluster_is_refused_unless_forced(
     own: State, others: dict[str, str], force: bool, why: str
 ) -> None:
     told = refusal("a", own, others, force=force)
@@ -61,7 +61,7 @@ def test_refusal_of_a_drain_is_for_the_last_that_serves(
 
 
 class NoEngine:
-    """A cluster that is never asked."""
+    """A cluster whose probe must not be called."""
 
     async def probe(self, *, timeout_s: float) -> None:
         raise AssertionError
@@ -83,7 +83,7 @@ def seen(core: Core, b: str) -> list[ClusterView]:
     return [view("a", core.condition.state), view("b", b)]
 
 
-async def test_drain_holds_over_a_restart_until_it_is_taken_back(tmp_path: Path) -> None:
+async def test_drain_survives_a_restart_until_it_is_undone(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     async with door(tmp_path) as rig:
         registry = rig.app[REGISTRY]
@@ -104,7 +104,7 @@ async def test_drain_holds_over_a_restart_until_it_is_taken_back(tmp_path: Path)
         assert not drained_file(config, "a").exists()
 
 
-async def test_drain_of_the_last_that_serves_needs_force(tmp_path: Path) -> None:
+async def test_drain_of_the_last_serving_cluster_needs_force(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         core = core_of()
         well(core)
@@ -120,7 +120,7 @@ async def test_drain_of_the_last_that_serves_needs_force(tmp_path: Path) -> None
         assert drains.drain("a", force=True)["drained"]
 
 
-async def test_drain_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+async def test_drain_that_cannot_be_stored_is_refused(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         core = core_of()
         well(core)
@@ -131,7 +131,7 @@ async def test_drain_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
         assert core.condition.state is State.READY
 
 
-async def test_drained_core_takes_the_writes_that_were_let_in_while_it_can() -> None:
+async def test_drained_member_accepts_admitted_writes_while_its_cluster_answers() -> None:
     core = core_of()
     well(core)
     core.condition.drain(drained=True)
@@ -143,7 +143,7 @@ async def test_drained_core_takes_the_writes_that_were_let_in_while_it_can() -> 
     assert not core.condition.out_of_service
 
 
-async def test_waits_end_when_the_member_leaves_service_however_soon_it_is_back() -> None:
+async def test_waits_end_when_the_member_leaves_service_however_soon_it_returns() -> None:
     core = core_of()
     well(core)
     begun, ended = asyncio.Event(), asyncio.Event()
@@ -173,7 +173,7 @@ async def test_waits_end_when_the_member_leaves_service_however_soon_it_is_back(
 # -- what clients still have there ---------------------------------------------------------------
 
 
-async def test_results_kept_by_a_drained_haproc_are_served_and_counted_until_fetched(
+async def test_kept_results_of_a_drained_haproc_are_served_and_counted_until_fetched(
     tmp_path: Path,
 ) -> None:
     async with door(tmp_path) as rig:
@@ -197,7 +197,7 @@ async def test_results_kept_by_a_drained_haproc_are_served_and_counted_until_fet
         }
 
 
-async def test_result_that_nobody_asks_for_any_more_does_not_keep_a_drain(
+async def test_kept_result_without_recent_requests_does_not_delay_a_drain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with door(tmp_path) as rig:
@@ -212,7 +212,7 @@ async def test_result_that_nobody_asks_for_any_more_does_not_keep_a_drain(
             assert response.status == 200, "it is kept all the same"
 
 
-async def test_request_under_way_when_drained_is_answered_and_its_repetition_joins_it(
+async def test_running_request_of_a_drained_haproc_is_answered_and_its_repetition_joins_it(
     tmp_path: Path,
 ) -> None:
     async with door(tmp_path) as rig:
@@ -253,7 +253,7 @@ async def ask(
         ("post", "/ha/v1/undrain", {"cluster": "a"}),
     ],
 )
-async def test_drain_doors_answer_as_described_and_only_under_the_secret(
+async def test_drain_requests_are_answered_as_described_and_only_with_the_secret(
     tmp_path: Path, method: str, path: str, body: Any
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
@@ -273,9 +273,7 @@ async def test_drain_doors_answer_as_described_and_only_under_the_secret(
         ("/ha/v1/undrain", {"cluster": "a", "force": True}),
     ],
 )
-async def test_drain_doors_refuse_what_they_cannot_read(
-    tmp_path: Path, path: str, body: Any
-) -> None:
+async def test_wrong_drain_requests_are_refused(tmp_path: Path, path: str, body: Any) -> None:
     async with door(tmp_path, operator=True) as rig:
         assert (await ask(rig, "post", path, body))[0] == 400
         assert not rig.drains.drained
@@ -283,7 +281,7 @@ async def test_drain_doors_refuse_what_they_cannot_read(
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[int]]:
-    """Run a command against a rig, in a thread: commands have a loop of their own."""
+    """Run a command against a rig, in a thread: commands have their own event loop."""
 
     async def run(rig: Rig, *words: str) -> int:
         monkeypatch.setattr(queue, "read_config", lambda path, cluster: config_of(rig))
@@ -293,7 +291,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[int]]:
     return run
 
 
-async def test_drain_command_tells_what_clients_still_have_there(
+async def test_drain_command_reports_the_remaining_requests_and_results(
     tmp_path: Path, command: Callable[..., Awaitable[int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
@@ -310,7 +308,7 @@ async def test_drain_command_tells_what_clients_still_have_there(
         assert not rig.drains.drained
 
 
-async def test_drain_command_fails_where_the_drain_is_refused(
+async def test_drain_command_fails_if_the_drain_is_refused(
     tmp_path: Path, command: Callable[..., Awaitable[int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with door(tmp_path, operator=True) as rig:

@@ -1,4 +1,4 @@
-"""Settings of Spark that must be equal: what is told, what is compared, what is said of it."""
+"""Spark settings that must be equal: the reported settings, the comparison, and its report."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MERGE = "spark.databricks.delta.schema.autoMerge.enabled"
 FIT = {"version.spark": "4.2.1 61", "version.delta": "4.4.0", CACHE: "0", MERGE: "false"}
 
 
-def test_compare_equal_servers_differ_in_nothing() -> None:
+def test_compare_of_equal_servers_finds_nothing() -> None:
     assert compare(FIT, {"b": FIT, "c": dict(FIT)}) == drift.Findings()
 
 
-def test_compare_other_version_and_setting_are_named_with_who_has_them() -> None:
+def test_compare_reports_differing_version_and_setting_with_their_clusters() -> None:
     other = {**FIT, "version.delta": "4.3.0", "spark.sql.ansi.enabled": "false"}
     found = compare({**FIT, "spark.sql.ansi.enabled": "true"}, {"b": other, "c": FIT})
     assert found.differences == (
@@ -36,14 +36,14 @@ def test_compare_other_version_and_setting_are_named_with_who_has_them() -> None
     assert str(found.differences[1]) == "spark.sql.ansi.enabled is 'true' here, 'false' on b"
 
 
-def test_compare_setting_that_a_server_lacks_differs_but_one_not_looked_up_does_not() -> None:
+def test_compare_reports_an_unset_setting_but_not_one_that_was_not_looked_up() -> None:
     mine = {**FIT, "spark.sql.new": "1"}
     assert compare(mine, {"b": FIT}).differences == ()
     found = compare(mine, {"b": {**FIT, "spark.sql.new": None}})
     assert [str(each) for each in found.differences] == ["spark.sql.new is '1' here, not set on b"]
 
 
-def test_compare_cluster_that_tells_nothing_is_unknown_not_different() -> None:
+def test_compare_lists_a_cluster_without_answer_as_unknown() -> None:
     found = compare(FIT, {"b": None, "c": FIT})
     assert (found.differences, found.unknown) == ((), ("b",))
 
@@ -52,7 +52,7 @@ def test_compare_cluster_that_tells_nothing_is_unknown_not_different() -> None:
     ("name", "value", "fits"),
     [(CACHE, "1000", False), (CACHE, None, False), (MERGE, "True", False), (MERGE, None, True)],
 )
-def test_compare_required_value_that_is_missing_is_unfit(
+def test_compare_reports_a_wrong_required_setting_as_unfit(
     name: str, value: str | None, fits: bool
 ) -> None:
     unfit = compare({**FIT, name: value}, {}).unfit
@@ -72,7 +72,7 @@ HARMLESS = (
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_tellable_harmless_settings_and_credentials_stay_here(name: str) -> None:
+def test_harmless_settings_and_credentials_are_not_reported(name: str) -> None:
     assert as_reported({name: "x", "spark.sql.ansi.enabled": "true"}, KEY) == {
         "spark.sql.ansi.enabled": "true"
     }
@@ -90,7 +90,7 @@ def test_tellable_harmless_settings_and_credentials_stay_here(name: str) -> None
         "spark.sql.tokenizer.enabled",
     ],
 )
-def test_tellable_setting_that_is_not_known_is_told_and_looked_up(name: str) -> None:
+def test_unknown_setting_is_reported_and_looked_up(name: str) -> None:
     assert as_reported({name: "x"}, KEY) == {name: "x"}
     assert name in to_look_up([{name: "x"}])
 
@@ -105,17 +105,17 @@ def test_tellable_setting_that_is_not_known_is_told_and_looked_up(name: str) -> 
         ("spark.sql.catalog.lake.header.Authorization", "hidden"),
     ],
 )
-def test_tellable_value_that_may_hold_a_secret_is_told_as_digest(name: str, value: str) -> None:
-    told = as_reported({name: value}, KEY)[name]
-    assert told is not None and told.startswith("digest=") and "hidden" not in told
-    assert told == as_reported({name: value}, KEY)[name]
-    assert told != as_reported({name: value + "x"}, KEY)[name]
-    assert told != as_reported({name: value}, "another")[name]
+def test_value_that_may_contain_a_secret_is_reported_as_a_digest(name: str, value: str) -> None:
+    reported = as_reported({name: value}, KEY)[name]
+    assert reported is not None and reported.startswith("digest=") and "hidden" not in reported
+    assert reported == as_reported({name: value}, KEY)[name]
+    assert reported != as_reported({name: value + "x"}, KEY)[name]
+    assert reported != as_reported({name: value}, "another")[name]
 
 
-def test_to_look_up_asks_for_settings_alone_and_always_for_the_required() -> None:
-    told = {"version.spark": "4", "spark.driver.memory": "1g", "spark.sql.x": None}
-    assert to_look_up([told]) == sorted([CACHE, MERGE, "spark.sql.x"])
+def test_lookup_covers_reported_settings_and_the_required_ones() -> None:
+    reported = {"version.spark": "4", "spark.driver.memory": "1g", "spark.sql.x": None}
+    assert to_look_up([reported]) == sorted([CACHE, MERGE, "spark.sql.x"])
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_to_look_up_asks_for_settings_alone_and_always_for_the_required() -> Non
         {"settings": {f"spark.sql.x{n}": "1" for n in range(drift.NAMES_MAX + 1)}},
     ],
 )
-def test_read_answer_that_is_none_tells_nothing(body: dict[str, Json]) -> None:
+def test_read_of_an_invalid_answer_returns_none(body: dict[str, Json]) -> None:
     assert read(body) is None
 
 
@@ -137,7 +137,7 @@ def test_read_answer_that_is_none_tells_nothing(body: dict[str, Json]) -> None:
 
 
 class Server:
-    """A server with these settings; ``defaults`` are told only to who names them."""
+    """A server with these settings; ``defaults`` are returned only for names in the request."""
 
     def __init__(self, **given: str) -> None:
         self.given: dict[str, str | None] = {**FIT, **given}
@@ -151,7 +151,7 @@ class Server:
 
 
 class Ring:
-    """HAProcs that ask each other; one ``without`` the door answers 404."""
+    """HAProcs that query each other; those in ``without`` answer 404."""
 
     def __init__(self, **servers: Server) -> None:
         self.without: set[str] = set()
@@ -169,7 +169,7 @@ class Ring:
 
 
 class Side:
-    """The ring as one of its HAProcs asks it."""
+    """The ring as one of its HAProcs queries it."""
 
     def __init__(self, ring: Ring, names: tuple[str, ...]) -> None:
         self._ring = ring
@@ -184,7 +184,7 @@ class Side:
         return self._ring.watches[peer].settings()
 
 
-async def test_watch_names_what_differs_and_says_it_once_when_it_begins_and_ends(
+async def test_watch_logs_a_difference_once_at_its_begin_and_once_at_its_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -209,7 +209,7 @@ async def test_watch_names_what_differs_and_says_it_once_when_it_begins_and_ends
     ]
 
 
-async def test_watch_setting_given_as_it_is_by_default_never_counts_as_different(
+async def test_watch_does_not_report_a_setting_equal_to_the_default_of_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ring = Ring(a=Server(), b=Server(**{"spark.sql.x": "1"}), c=Server())
@@ -218,7 +218,7 @@ async def test_watch_setting_given_as_it_is_by_default_never_counts_as_different
     assert caplog.records == []
 
 
-async def test_watch_haproc_of_an_older_version_and_one_that_is_down_are_unknown() -> None:
+async def test_watch_lists_an_older_haproc_and_one_that_is_down_as_unknown() -> None:
     ring = Ring(a=Server(), b=Server(**{"spark.sql.x": "2"}), c=Server(**{"spark.sql.x": "3"}))
     ring.without, ring.down = {"b"}, {"c"}
     await ring.look()
@@ -229,7 +229,7 @@ async def test_watch_haproc_of_an_older_version_and_one_that_is_down_are_unknown
     assert ring.watches["a"].findings.counts == (1, 0)
 
 
-async def test_watch_tells_what_it_read_last_while_its_server_is_down() -> None:
+async def test_watch_returns_the_last_settings_while_its_server_is_down() -> None:
     server = Server()
     ring = Ring(a=server, b=Server())
     assert ring.watches["a"].settings() == {"cluster": "a", "settings": {}}
@@ -240,7 +240,7 @@ async def test_watch_tells_what_it_read_last_while_its_server_is_down() -> None:
     assert read(ring.watches["a"].settings()) == dict(sorted(FIT.items()))
 
 
-def test_metrics_tell_how_many_settings_differ_and_are_unfit() -> None:
+def test_metrics_contain_the_counts_of_differing_and_unfit_settings() -> None:
     metrics = Metrics("ring", "a", ["READY"])
     metrics.settings(3, 1)
     text = metrics.text().decode()
@@ -248,7 +248,7 @@ def test_metrics_tell_how_many_settings_differ_and_are_unfit() -> None:
     assert "haproc_settings_unfit 1.0" in text
 
 
-async def test_watch_says_once_that_a_sparks_own_setting_counts_for_nothing_in_sessions(
+async def test_watch_logs_once_that_session_defaults_override_settings_of_spark(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = Server(**{"spark.sql.session.timeZone": "Europe/Berlin"})
@@ -261,14 +261,17 @@ async def test_watch_says_once_that_a_sparks_own_setting_counts_for_nothing_in_s
         "a: settings of its Spark count for nothing in sessions, which have session_defaults (1): "
         "spark.sql.session.timeZone is 'Europe/Berlin' there, 'UTC' in sessions"
     ]
-    told = watch.describe()
-    assert told["overridden"] == ["spark.sql.session.timeZone"]
-    assert told["session_defaults"] == begins
-    said = read(watch.settings()) or {}
-    assert said["haproc.session_defaults"] == "spark.sql.session.timeZone: UTC; spark.sql.x: 1"
+    reported = watch.describe()
+    assert reported["overridden"] == ["spark.sql.session.timeZone"]
+    assert reported["session_defaults"] == begins
+    reported_settings = read(watch.settings()) or {}
+    assert (
+        reported_settings["haproc.session_defaults"]
+        == "spark.sql.session.timeZone: UTC; spark.sql.x: 1"
+    )
 
 
-async def test_watch_names_a_cluster_whose_sessions_begin_with_other_settings() -> None:
+async def test_watch_reports_a_cluster_with_other_session_defaults() -> None:
     ring = Ring(a=Server(), b=Server(), older=Server())
     for name in "ab":
         others = tuple(other for other in ring.watches if other != name)

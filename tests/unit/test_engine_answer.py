@@ -63,7 +63,7 @@ def answer_of(call: Call, timeout_s: float = 60.0) -> SparkAnswer:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_reader_that_is_quicker_than_a_reads_callback_waits_for_the_next_message(
+async def test_reader_faster_than_the_callback_of_a_read_gets_the_next_message(
     turns: int,
 ) -> None:
     call, go = Call(), asyncio.Event()
@@ -96,7 +96,7 @@ async def test_answer_is_read_to_its_end() -> None:
     assert [message async for message in answer_of(call)] == ["a", "b"]
 
 
-async def test_answer_that_is_late_says_so_and_goes_on() -> None:
+async def test_late_answer_raises_deadline_exceeded_and_goes_on() -> None:
     call = Call()
     answer = answer_of(call, timeout_s=0.01)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -112,7 +112,7 @@ async def test_answer_that_is_late_says_so_and_goes_on() -> None:
 
 
 @pytest.mark.parametrize("error", [False, True])
-async def test_reader_that_goes_away_leaves_the_answer_to_be_followed(error: bool) -> None:
+async def test_cancelled_reader_leaves_the_answer_to_be_followed(error: bool) -> None:
     call = Call()
     answer = answer_of(call)
     reader = asyncio.create_task(answer.__anext__())
@@ -126,7 +126,7 @@ async def test_reader_that_goes_away_leaves_the_answer_to_be_followed(error: boo
     assert await answer.follow(asyncio.Event()) is not error
 
 
-async def test_following_ends_with_the_connection_and_in_time(
+async def test_following_ends_when_the_connection_closes_or_after_its_maximum_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     call, closing = Call(), asyncio.Event()
@@ -143,7 +143,7 @@ async def test_following_ends_with_the_connection_and_in_time(
 
 
 @pytest.mark.parametrize("error", [False, True])
-async def test_what_ended_an_answer_for_its_reader_ends_following_it(error: bool) -> None:
+async def test_answer_that_ended_for_its_reader_is_not_followed_any_longer(error: bool) -> None:
     call = Call()
     answer = answer_of(call)
     call.messages.put_nowait(
@@ -154,14 +154,14 @@ async def test_what_ended_an_answer_for_its_reader_ends_following_it(error: bool
     assert await asyncio.wait_for(answer.follow(asyncio.Event()), 10) is not error
 
 
-async def test_only_first_messages_are_read_before_they_are_wanted() -> None:
+async def test_only_the_first_messages_are_read_ahead() -> None:
     call, count = Call(), 2 * AHEAD_MAX
     for message in range(count):
         call.messages.put_nowait(message)
-    answer, left = answer_of(call), list[int]()
+    answer, remaining = answer_of(call), list[int]()
     for _ in range(count):
         await anext(answer)
         await asyncio.sleep(0)  # a read that was begun takes its message
-        left.append(call.messages.qsize())
-    ahead = [count - taken - left[taken - 1] for taken in range(1, count + 1)]
+        remaining.append(call.messages.qsize())
+    ahead = [count - taken - remaining[taken - 1] for taken in range(1, count + 1)]
     assert ahead == [1] * (AHEAD_MAX - 1) + [0] * (count - AHEAD_MAX + 1)

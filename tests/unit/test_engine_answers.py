@@ -21,7 +21,7 @@ DEEP = 400
 
 
 def field(message: Any, name: str, value: bytes) -> bytes:
-    """Return a message with one field; protobuf writes no deeper ones than it reads."""
+    """Return a message with one field; protobuf does not write messages deeper than it reads."""
     tag = message.DESCRIPTOR.fields_by_name[name].number << 3 | 2
     numbers = (bytes((number & 127 | 128, number >> 7)) for number in (tag, len(value)))
     return b"".join((*numbers, value))
@@ -38,7 +38,7 @@ def nested(depth: int) -> bytes:
 
 
 class Server(grpc.GenericRpcHandler):
-    """A Spark Connect server whose every result is nested so deep."""
+    """A Spark Connect server whose every result is nested this deep."""
 
     def __init__(self, depth: int) -> None:
         analyzed = protos.base.AnalyzePlanResponse
@@ -75,7 +75,7 @@ async def engine() -> AsyncIterator[SparkConnectEngine]:
     await server.stop(None)
 
 
-async def test_query_whose_type_is_nested_too_deep_is_the_statements_error(
+async def test_query_with_a_type_nested_too_deep_is_an_application_error(
     engine: SparkConnectEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = engine.session("x")
@@ -89,7 +89,9 @@ async def test_query_whose_type_is_nested_too_deep_is_the_statements_error(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-async def test_write_whose_answer_cannot_be_read_is_no_outcome(engine: SparkConnectEngine) -> None:
+async def test_write_with_an_unreadable_answer_is_an_environment_error(
+    engine: SparkConnectEngine,
+) -> None:
     """The write may be committed: the next attempt reads that from the tables."""
     lane = engine.lane(0)
     with pytest.raises(EngineError, match="nested") as caught:

@@ -31,12 +31,12 @@ def test_change_after_any_history_leaves_exactly_the_wanted_settings(
             in_force = confs.InForce(want)
 
 
-def test_change_to_what_is_in_force_is_empty() -> None:
+def test_change_to_the_settings_in_force_is_empty() -> None:
     want = confs.wanted(Settings(), TransactionMarker("ring", 7))
     assert confs.change(confs.InForce(want), want) == confs.Change()
 
 
-def test_pool_of_a_session_is_not_what_its_client_chose() -> None:
+def test_pool_of_a_session_overrides_the_choice_of_its_client() -> None:
     chosen = Settings(confs=((POOL, "mine"), ("spark.sql.shuffle.partitions", "3")))
     want = confs.wanted(chosen, None, pool_of("ada"))
     assert (want[POOL], want["spark.sql.shuffle.partitions"]) == ("user/ada", "3")
@@ -44,7 +44,7 @@ def test_pool_of_a_session_is_not_what_its_client_chose() -> None:
     assert POOL not in confs.wanted(chosen, None)  # in no session of HAProc's own, either
 
 
-def test_only_sessions_of_users_find_what_users_cached() -> None:
+def test_only_sessions_of_users_have_access_to_cached_tables() -> None:
     cached = "spark.sql.haproc.cached"
     chosen = Settings(confs=((cached, "true"),))
     assert confs.wanted(Settings(), None, pool_of("ada"))[cached] == "true"
@@ -54,7 +54,7 @@ def test_only_sessions_of_users_find_what_users_cached() -> None:
     assert cached not in confs.wanted(chosen, None)
 
 
-def test_sessions_of_users_and_those_of_readings_change_nothing_but_themselves() -> None:
+def test_sessions_of_users_and_of_plan_readings_are_guarded() -> None:
     guarded = "spark.sql.haproc.guarded"
     chosen = Settings(confs=((guarded, "false"),))
     for pool in (pool_of("ada"), READING_POOL):
@@ -63,20 +63,20 @@ def test_sessions_of_users_and_those_of_readings_change_nothing_but_themselves()
     assert guarded not in confs.wanted(Settings(), TransactionMarker("ring", 7), pool_of_lane(0))
 
 
-def test_change_to_the_next_mark_sets_only_what_differs() -> None:
+def test_change_to_the_next_marker_sets_only_the_differences() -> None:
     before = confs.InForce(confs.wanted(Settings(), TransactionMarker("ring", 7)))
     change = confs.change(before, confs.wanted(Settings(), TransactionMarker("ring", 8)))
     assert {key for key, _ in change.sets} == set(confs.MARKER_CONFS[1:])
     assert not change.unsets
 
 
-def test_change_to_no_mark_takes_back_all_of_it() -> None:
+def test_change_to_no_marker_unsets_all_marker_settings() -> None:
     before = confs.InForce(confs.wanted(Settings(), TransactionMarker("ring", 7)))
     change = confs.change(before, confs.wanted(Settings(), None))
     assert set(change.unsets) == set(confs.MARKER_CONFS)
 
 
-def test_wanted_never_lets_a_client_forge_a_mark() -> None:
+def test_wanted_settings_never_contain_a_forged_marker() -> None:
     forged = Settings(confs=tuple((name, "x") for name in confs.MARKER_CONFS))
     assert not set(confs.MARKER_CONFS) & set(confs.wanted(forged, None))
     assert confs.wanted(forged, TransactionMarker("ring", 7)) == confs.wanted(
@@ -85,11 +85,11 @@ def test_wanted_never_lets_a_client_forge_a_mark() -> None:
 
 
 @given(st.text(), st.integers(min_value=0))
-def test_version_in_reads_back_what_user_metadata_wrote(ring: str, version: int) -> None:
+def test_version_in_reads_the_version_that_user_metadata_wrote(ring: str, version: int) -> None:
     assert confs.version_in(confs.user_metadata(TransactionMarker(ring, version)), ring) == version
 
 
-def test_version_in_a_note_of_someone_else_is_none() -> None:
+def test_version_in_a_note_of_another_writer_is_none() -> None:
     for note in ("", "x", "haproc:ring", "haproc:ring:", "haproc:ring:x", "haproc:ring2:7"):
         assert confs.version_in(note, "ring") is None
 
@@ -99,7 +99,7 @@ def test_use_statement_quotes_names() -> None:
     assert confs.use_statement(settings) == "USE `my cat`.`a``b`.`c`"
 
 
-def test_resolved_sets_what_is_taken_back_to_the_servers_default() -> None:
+def test_resolved_change_sets_unset_keys_to_the_default_of_the_server() -> None:
     change = confs.Change((("a", "1"),), ("b", "c", confs.MARKER_CONFS[0]))
     assert confs.resolved(change, {"b": "2", "c": None}) == confs.Change(
         (("a", "1"),), ("c", confs.MARKER_CONFS[0]), (("b", "2"),)

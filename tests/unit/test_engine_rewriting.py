@@ -36,7 +36,7 @@ def _request(rpc: str) -> Any:
 
 
 @pytest.mark.parametrize("rpc", RPCS)
-def test_request_of_each_call_names_only_the_session_behind(rpc: str) -> None:
+def test_request_of_each_call_contains_only_the_session_behind(rpc: str) -> None:
     request = _request(rpc)
     found = type(request).FromString(to_spark(rpc, request.SerializeToString(), _BACKEND, "haproc"))
     request.session_id = "backend"
@@ -47,7 +47,7 @@ def test_request_of_each_call_names_only_the_session_behind(rpc: str) -> None:
 
 
 @pytest.mark.parametrize("rpc", RPCS)
-def test_response_of_each_call_names_only_the_clients_session(rpc: str) -> None:
+def test_response_of_each_call_contains_only_the_session_of_the_client(rpc: str) -> None:
     name = {"ReattachExecute": "ExecutePlan"}.get(rpc, _NAMES.get(rpc, rpc))
     message = getattr(base, f"{name}Response")
     response = message(session_id="backend", server_side_session_id="its-own")
@@ -62,7 +62,7 @@ def test_every_call_of_the_service_is_known() -> None:
     assert {method.name for method in service.methods} == set(RPCS)
 
 
-def test_request_without_a_server_id_to_tell_has_none() -> None:
+def test_request_for_an_unknown_server_session_has_no_server_id() -> None:
     request = _request("Config").SerializeToString()
     written = to_spark("Config", request, Names("backend", ""), "haproc")
     assert not base.ConfigRequest.FromString(written).HasField(
@@ -70,7 +70,7 @@ def test_request_without_a_server_id_to_tell_has_none() -> None:
     )
 
 
-def test_execute_is_not_reattachable_and_keeps_its_other_options() -> None:
+def test_execute_request_is_not_reattachable_and_keeps_its_other_options() -> None:
     request = _request("ExecutePlan")
     request.operation_id = "the-clients"
     request.request_options.add().reattach_options.reattachable = True
@@ -93,7 +93,7 @@ def test_execute_response_gets_operation_and_response_ids() -> None:
 
 
 @given(st.text(max_size=300), st.text(max_size=300))
-def test_field_that_comes_twice_is_replaced_as_often(first: str, second: str) -> None:
+def test_repeated_field_is_replaced_wherever_it_occurs(first: str, second: str) -> None:
     written = b"".join(
         base.ConfigRequest(session_id=each).SerializeToString() for each in (first, second)
     )
@@ -111,7 +111,7 @@ def test_plan_in_two_parts_is_read_as_protobuf_reads_it() -> None:
     assert merged == base.ExecutePlanRequest.FromString(written).plan
 
 
-def test_plan_is_replaced_wholly() -> None:
+def test_plan_is_replaced_completely() -> None:
     request = base.ExecutePlanRequest(session_id="s")
     request.plan.root.sql.query = "SELECT :a"
     other = base.Plan()
@@ -121,13 +121,13 @@ def test_plan_is_replaced_wholly() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x0a\x05ab", b"\x0b", b"\x80", b"\xff" * 12])
-def test_message_that_is_none_is_refused(data: bytes) -> None:
+def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"message|field"):
         to_spark("Config", data, _BACKEND, "haproc")
 
 
-def test_field_of_another_type_is_no_part_of_a_message() -> None:
-    """Whoever parses the request passes over numbers that stand where its plan would."""
+def test_field_of_another_wire_type_is_no_part_of_a_message() -> None:
+    """A parser of the request skips numbers in the place of its plan."""
     request = base.ExecutePlanRequest()
     request.plan.root.sql.query = "SELECT 1"
     numbers = bytes((3 << 3 | 1, *range(8))) + bytes((3 << 3 | 5, *range(4))) + bytes((3 << 3, 7))
@@ -137,7 +137,7 @@ def test_field_of_another_type_is_no_part_of_a_message() -> None:
 
 
 def test_tag_that_spark_would_read_as_another_one_is_refused() -> None:
-    """The JVM's reader drops what is above 32 bits of a tag, so this one would be a plan's."""
+    """The JVM's reader drops the bits above 32 of a tag, so this tag would be a plan's."""
     tag = bytes((0x80 | 3 << 3 | 2, 0x80, 0x80, 0x80, 0x80, 0x01))
     with pytest.raises(ValueError, match="number"):
         fields_of(tag + b"\x00", 3)
@@ -145,7 +145,7 @@ def test_tag_that_spark_would_read_as_another_one_is_refused() -> None:
         to_spark("ExecutePlan", tag + b"\x00", _BACKEND, "haproc", "ours")
 
 
-def test_message_of_more_fields_than_any_has_is_refused() -> None:
+def test_message_with_too_many_fields_is_refused() -> None:
     field = bytes((9 << 3, 0))
     assert fields_of(field * FIELDS_MAX, 3) == []
     with pytest.raises(ValueError, match="fields"):

@@ -87,7 +87,7 @@ _TASK_WRITE = Link("TASK_WRITE_FAILED", "58030", ("org.apache.spark.SparkExcepti
         ("SPARK_JOB_CANCELLED", "XXKDA", AVAILABILITY),
     ],
 )
-def test_kind_of_an_error_of_sparks_is_told_by_class_and_sqlstate(
+def test_kind_of_a_spark_error_follows_from_class_and_sqlstate(
     error_class: str, sqlstate: str, kind: ErrorKind
 ) -> None:
     java = ("org.apache.spark.SparkException", *_JAVA)
@@ -136,7 +136,7 @@ OF_DELTA = {
 
 
 @pytest.mark.parametrize("kind", OF_DELTA)
-def test_kind_of_an_error_of_deltas_is_the_statements_unless_files_are_damaged_or_change(
+def test_kind_of_a_delta_error_is_application_unless_files_are_damaged_or_changing(
     kind: ErrorKind,
 ) -> None:
     for line in OF_DELTA[kind].split("\n"):
@@ -171,7 +171,7 @@ def test_kind_of_an_error_of_deltas_is_the_statements_unless_files_are_damaged_o
         (("org.apache.spark.sql.AnalysisException", *_JAVA), APPLICATION),
     ],
 )
-def test_kind_of_an_error_without_a_class_of_sparks_is_told_by_its_java_classes(
+def test_kind_of_an_error_without_error_class_follows_from_its_java_classes(
     java_classes: tuple[str, ...], kind: ErrorKind
 ) -> None:
     assert kind_of_chain([Link(java_classes=java_classes)]) is kind
@@ -209,14 +209,14 @@ def test_kind_of_a_chain_is_the_outermost_decision_or_the_innermost_suggestion(
 
 
 @pytest.mark.parametrize("link", [_RUNTIME, _NULL_POINTER, _CATALOG, Link("INTERNAL_ERROR")])
-def test_kind_of_a_suggestion_whose_causes_were_not_seen_is_environment(link: Link) -> None:
+def test_kind_of_a_suggestion_without_its_causes_is_environment(link: Link) -> None:
     assert kind_of_chain([link]) is APPLICATION
     assert kind_of_chain([link], whole=False) is ENVIRONMENT
     assert kind_of_chain([_DIVISION], whole=False) is APPLICATION
 
 
 @pytest.mark.parametrize("java_class", ["java.lang.RuntimeException", "java.lang.MatchError"])
-def test_error_whose_details_the_server_does_not_tell_is_environment(java_class: str) -> None:
+def test_error_without_details_from_the_server_is_environment(java_class: str) -> None:
     metadata = {"errorId": "e1", "classes": json.dumps([java_class])}
     failed = channel.decode(_rpc_error(grpc.StatusCode.INTERNAL, "no", metadata))
     assert failed.wants_details
@@ -226,28 +226,30 @@ def test_error_whose_details_the_server_does_not_tell_is_environment(java_class:
 
 
 @given(st.lists(st.sampled_from([_TASK_WRITE, _SPARK_EXCEPTION]), max_size=5))
-def test_kind_of_a_chain_is_not_changed_by_what_wraps_a_decision(wrappers: list[Link]) -> None:
+def test_kind_of_a_chain_does_not_depend_on_errors_around_the_decision(
+    wrappers: list[Link],
+) -> None:
     assert kind_of_chain([*wrappers, _DIVISION]) is APPLICATION
     assert kind_of_chain([*wrappers, _DIVISION, _OUT_OF_MEMORY]) is APPLICATION
     assert kind_of_chain([*wrappers, _OUT_OF_MEMORY, _DIVISION]) is ENVIRONMENT
 
 
-def test_causes_are_asked_for_only_where_they_have_a_say() -> None:
+def test_causes_are_needed_only_if_they_can_change_the_kind() -> None:
     assert needs_causes(_TASK_WRITE)
     assert needs_causes(_SPARK_EXCEPTION)
     assert not needs_causes(_DIVISION)
 
 
 @pytest.mark.parametrize("code", [code.name for code in grpc.StatusCode if code.value[0]])
-def test_kind_of_a_call_without_a_word_from_spark_is_never_the_statements_fault(
+def test_kind_of_a_call_without_an_error_from_spark_is_never_application(
     code: str,
 ) -> None:
-    answered = code in ("RESOURCE_EXHAUSTED", "UNKNOWN")
-    expected = ENVIRONMENT if answered else AVAILABILITY
+    has_server_answer = code in ("RESOURCE_EXHAUSTED", "UNKNOWN")
+    expected = ENVIRONMENT if has_server_answer else AVAILABILITY
     assert kind_of_code(code) is expected
 
 
-def test_lost_and_spent_sessions_are_told_by_class() -> None:
+def test_lost_and_spent_sessions_are_recognised_by_error_class() -> None:
     assert session_lost("INVALID_HANDLE.SESSION_CHANGED")
     assert session_lost("INVALID_HANDLE.SESSION_CLOSED")
     assert not session_lost("INVALID_HANDLE.OPERATION_NOT_FOUND")
@@ -285,7 +287,7 @@ def test_decode_reads_class_sqlstate_and_java_classes() -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xff\xff", b"\x1a\x05\x0a\x03abc"])
-def test_decode_of_damaged_metadata_falls_back_to_the_code(garbage: bytes) -> None:
+def test_decode_of_damaged_metadata_uses_the_status_code(garbage: bytes) -> None:
     trailing = grpc.aio.Metadata(("grpc-status-details-bin", garbage))
     broken = grpc.aio.AioRpcError(
         grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), trailing, details="gone"
@@ -317,7 +319,7 @@ def _details(*errors: tuple[Link, str]) -> object:
         ),
     ],
 )
-def test_error_with_details_shows_the_cause_that_decides_with_its_own_message(
+def test_error_with_details_shows_the_deciding_cause_with_its_message(
     cause: tuple[Link, str], told: tuple[ErrorKind, str, str, str]
 ) -> None:
     metadata = {
@@ -333,7 +335,7 @@ def test_error_with_details_shows_the_cause_that_decides_with_its_own_message(
     assert (error.kind, error.error_class, error.sqlstate, error.message) == told
 
 
-def test_error_with_details_of_a_circle_of_causes_ends() -> None:
+def test_error_with_details_of_circular_causes_ends() -> None:
     details = _details((_SPARK_EXCEPTION, "a"), (_SPARK_EXCEPTION, "b"))
     details.errors[1].cause_idx = 0  # type: ignore[attr-defined]
     metadata = {"classes": json.dumps(list(_SPARK_EXCEPTION.java_classes)), "errorId": "e1"}

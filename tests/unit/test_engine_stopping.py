@@ -67,22 +67,22 @@ class _Remote(RemoteSession):
 async def test_operation_is_interrupted_until_its_end_is_known(
     ends: list[EngineError | None],
 ) -> None:
-    channel, told = _Channel(), list[Phase]()
-    _Remote(channel, iter(ends)).stop_soon("op", told.append)
+    channel, phases = _Channel(), list[Phase]()
+    _Remote(channel, iter(ends)).stop_soon("op", phases.append)
     await asyncio.wait_for(asyncio.gather(*channel.tasks), 10)
-    assert told == [Phase.ENDED]
+    assert phases == [Phase.ENDED]
 
 
-async def test_session_is_not_dropped_while_an_operation_of_it_is_being_stopped() -> None:
+async def test_session_counts_the_operations_that_are_being_stopped() -> None:
     """The interrupt goes to the session in which the operation runs, also after a new one began."""
     channel = _Channel()
     remote = _Remote(channel, iter([None, None]))
     was = copy(remote)
     remote.start_over()
-    asked = list[str]()
+    interrupted = list[str]()
 
     async def interrupt(self: RemoteSession, operation_id: str | None = None) -> None:
-        asked.append(self.id)
+        interrupted.append(self.id)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(_Remote, "interrupt", interrupt)
@@ -91,21 +91,21 @@ async def test_session_is_not_dropped_while_an_operation_of_it_is_being_stopped(
         assert remote.stopping == 2
         await asyncio.wait_for(asyncio.gather(*channel.tasks), 10)
     assert remote.stopping == 0
-    assert asked == [was.id, remote.id]
+    assert interrupted == [was.id, remote.id]
 
 
 @pytest.mark.parametrize("lost", [True, False])
 @pytest.mark.parametrize("relayed", [True, False])
-async def test_driver_plans_nothing_while_a_lost_session_is_made_anew(
+async def test_driver_permit_is_released_before_a_lost_session_is_recreated(
     lost: bool, relayed: bool
 ) -> None:
     """While a recreated session waits for the log, the statement holds no place on the driver."""
-    told, error_class = list[Phase](), SESSION_CHANGED if lost else ""
+    phases, error_class = list[Phase](), SESSION_CHANGED if lost else ""
     recovering = list[list[Phase]]()
 
     class Session(Asking):
         async def recover(self, error: EngineError, epoch: int) -> bool:
-            recovering.append(list(told))
+            recovering.append(list(phases))
             return False
 
         async def begin(self) -> int:
@@ -128,9 +128,9 @@ async def test_driver_plans_nothing_while_a_lost_session_is_made_anew(
     answer: AsyncIterable[Any]
     if relayed:
         relay = SparkRelay(remote, session, lambda: None)
-        answer = relay.execute(b"", "op", timeout_s=1.0, planned=told.append)
+        answer = relay.execute(b"", "op", timeout_s=1.0, planned=phases.append)
     else:
-        answer = await session.query(SqlText("SELECT 1"), timeout_s=1.0, planned=told.append)
+        answer = await session.query(SqlText("SELECT 1"), timeout_s=1.0, planned=phases.append)
     with pytest.raises(EngineError):
         await anext(aiter(answer))
     assert recovering == [[Phase.PLANNED] if lost else []]

@@ -59,7 +59,7 @@ def answer(tasks: Tasks) -> None:
         pass
 
 
-def test_statement_without_a_core_waits_on_only_while_another_one_has_tasks() -> None:
+def test_statement_without_a_core_is_excused_only_while_another_one_has_tasks() -> None:
     tasks = Tasks(lambda: 0.0)
     probe = queued(tasks)
     assert not probe.is_excused()
@@ -76,7 +76,7 @@ def test_statement_without_a_core_waits_on_only_while_another_one_has_tasks() ->
     assert not probe.is_excused()
 
 
-def test_statement_of_which_nothing_was_heard_for_long_keeps_nobody_waiting() -> None:
+def test_statement_without_recent_reports_does_not_excuse_others() -> None:
     now_s = 0.0
     tasks = Tasks(lambda: now_s)
     probe = queued(tasks)
@@ -91,13 +91,13 @@ def test_statement_of_which_nothing_was_heard_for_long_keeps_nobody_waiting() ->
         assert probe.is_excused()
 
 
-def test_cores_may_be_held_by_what_was_given_up_until_a_later_statement_is_answered() -> None:
+def test_cores_count_as_held_by_an_abandoned_statement_until_a_later_one_is_answered() -> None:
     now_s = 0.0
     tasks = Tasks(lambda: now_s)
 
-    def give_up(*heard: Any) -> None:
+    def give_up(*responses: Any) -> None:
         report = tasks.begin()
-        for each in heard:
+        for each in responses:
             report.receive(each)
         tasks.end(report, answered=False, left=True)
 
@@ -131,7 +131,7 @@ def test_cores_may_be_held_by_what_was_given_up_until_a_later_statement_is_answe
     assert not queued(tasks).is_held
 
 
-def test_statement_waits_for_cores_no_longer_than_the_driver_says_so() -> None:
+def test_statement_is_excused_only_while_the_driver_reports_its_wait() -> None:
     now_s = 0.0
     tasks = Tasks(lambda: now_s)
     with statement(tasks) as other:
@@ -145,7 +145,7 @@ def test_statement_waits_for_cores_no_longer_than_the_driver_says_so() -> None:
         assert probe.is_excused()
 
 
-def test_statements_that_are_late_one_after_another_share_the_time_of_being_overtaken() -> None:
+def test_late_statements_share_the_time_of_being_overtaken() -> None:
     now_s = 0.0
     tasks = Tasks(lambda: now_s)
 
@@ -168,17 +168,17 @@ def test_statements_that_are_late_one_after_another_share_the_time_of_being_over
         assert excused_for(tasks.wait()) == OVERTAKEN_S_MAX + 5.0
 
 
-def test_statement_with_tasks_or_without_stages_waits_for_something_else() -> None:
+def test_statement_with_tasks_or_without_stages_is_not_excused() -> None:
     tasks = Tasks(lambda: 0.0)
     with statement(tasks) as other:
         other.receive(reporting(2, False))
-        for told in (reporting(1, False), reporting(0), reporting(0, True), rows(b"")):
+        for response_sent in (reporting(1, False), reporting(0), reporting(0, True), rows(b"")):
             probe = tasks.wait()
-            probe.report.receive(told)
+            probe.report.receive(response_sent)
             assert not probe.is_excused()
 
 
-def test_statement_waits_on_while_others_are_answered_whatever_was_heard_of_it() -> None:
+def test_statement_is_excused_while_others_are_answered_with_or_without_reports() -> None:
     tasks = Tasks(lambda: 0.0)
     for begin in (Tasks.wait, queued):
         probe = begin(tasks)
@@ -191,7 +191,7 @@ def test_statement_waits_on_while_others_are_answered_whatever_was_heard_of_it()
         assert not probe.is_excused(), "an attempt that failed is no answer"
 
 
-def test_statement_that_is_overtaken_again_and_again_is_late_for_another_reason() -> None:
+def test_statement_overtaken_too_often_is_not_excused() -> None:
     tasks = Tasks(lambda: 0.0)
     with contextlib.ExitStack() as crowd:
         for _ in range(100):
@@ -209,7 +209,7 @@ def test_statement_that_is_overtaken_again_and_again_is_late_for_another_reason(
         assert alone.is_excused() == (n < OVERTAKEN_MAX)
 
 
-def test_reports_are_found_among_bytes_that_nobody_reads() -> None:
+def test_progress_reports_are_found_among_other_response_bytes() -> None:
     report = StatementReport(lambda: 0.0)
     report.receive_bytes(rows(b"\x92\x01\x7f").SerializeToString())
     report.receive_bytes(b"\x92\x01 no message")

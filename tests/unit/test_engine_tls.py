@@ -19,7 +19,7 @@ from tests.certificates import Authority
 
 @asynccontextmanager
 async def spark(authority: Authority) -> AsyncIterator[int]:
-    """A server with TLS that answers a question about settings; its port."""
+    """Run a server with TLS that answers a Config call; yield its port."""
 
     async def config(request: bytes, context: Any) -> bytes:
         return b""
@@ -40,8 +40,8 @@ async def spark(authority: Authority) -> AsyncIterator[int]:
         await server.stop(0)
 
 
-async def ask(port: int, ca_file: Path | None) -> None:
-    """Ask the server; raises grpc.aio.AioRpcError."""
+async def call_config(port: int, ca_file: Path | None) -> None:
+    """Call the server; raises grpc.aio.AioRpcError."""
     address = EngineAddress("127.0.0.1", port, "token", tls=True, ca_file=ca_file)
     channel = Channel(address, EngineLimits())
     try:
@@ -50,11 +50,13 @@ async def ask(port: int, ca_file: Path | None) -> None:
         await channel.aclose()
 
 
-async def test_certificate_of_spark_is_trusted_by_the_ca_of_its_address(tmp_path: Path) -> None:
+async def test_certificate_of_spark_is_trusted_only_by_the_ca_of_its_address(
+    tmp_path: Path,
+) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     async with spark(authority) as port:
-        await ask(port, authority.file)
+        await call_config(port, authority.file)
         for ca_file in (None, other.file):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await ask(port, ca_file)
+                await call_config(port, ca_file)
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

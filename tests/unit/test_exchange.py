@@ -1,4 +1,4 @@
-"""Which way messages go, and what of Redis counts: three of them on a clock that tests move."""
+"""The transport in use and the accepted messages: three ends on a clock that tests move."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LATENCY_S = INTERVAL_S / 10
 
 
 class End:
-    """One HAProc: publishes at its own moments, and hears what comes on either way."""
+    """One HAProc: publishes at its own moments, and receives messages by either transport."""
 
     def __init__(self, name: str, phase: int, incarnation: str = "") -> None:
         self.name, self.phase = name, phase
@@ -42,16 +42,16 @@ class End:
 
 @dataclass
 class Air:
-    """A Redis between three ends, parts of which may fail; the mesh always works."""
+    """A Redis between three ends, parts of which can fail; the mesh always works."""
 
     ends: dict[str, End]
     now: float = 0.0
     step: int = 0
     frozen: bool = False
     deaf: set[str] = field(default_factory=set)
-    """Whose subscription gets nothing."""
+    """Ends whose subscription receives nothing."""
     mute: set[str] = field(default_factory=set)
-    """Whose messages don't reach Redis."""
+    """Ends whose messages do not reach Redis."""
     on_way: list[tuple[float, str, Envelope]] = field(default_factory=list)
     said: list[Envelope] = field(default_factory=list)
     down: list[str] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Air:
                 self.give(self.ends[name], said)
 
     def give(self, end: End, said: Envelope) -> Receipt | None:
-        """Redis tells an end something."""
+        """Deliver a message from Redis to an end."""
         if not end.alive:
             return None
         if (said.cluster, said.incarnation) == (end.name, end.incarnation):
@@ -122,7 +122,7 @@ def air(phases: tuple[int, int, int] = (0, 7, 13)) -> Air:
 
 
 def gap_s(made: Air, since: float) -> float:
-    """Return the longest time for which anybody heard nothing from somebody who lives."""
+    """Return the longest time in which a living end received nothing from another living one."""
     longest = 0.0
     for end in made.ends.values():
         for other, times in end.heard_at.items():
@@ -137,7 +137,7 @@ PHASES = st.tuples(*[st.integers(0, 19)] * 3)
 
 
 @given(PHASES)
-def test_exchange_while_redis_works_nothing_goes_over_the_mesh(
+def test_exchange_uses_no_mesh_while_redis_works(
     phases: tuple[int, int, int],
 ) -> None:
     made = air(phases)
@@ -149,7 +149,7 @@ def test_exchange_while_redis_works_nothing_goes_over_the_mesh(
 
 
 @given(PHASES, st.integers(0, 19), st.sampled_from(["freeze", "lost", "deaf", "mute", "cut"]))
-def test_exchange_when_a_part_of_redis_fails_nobody_is_silent_for_long(
+def test_exchange_has_only_short_silences_when_a_part_of_redis_fails(
     phases: tuple[int, int, int], moment: int, failure: str
 ) -> None:
     made = air(phases)
@@ -183,9 +183,7 @@ def test_exchange_when_a_part_of_redis_fails_nobody_is_silent_for_long(
 
 
 @given(PHASES, st.integers(0, 19))
-def test_exchange_peer_that_dies_is_not_heard_any_more(
-    phases: tuple[int, int, int], moment: int
-) -> None:
+def test_exchange_reports_a_dead_peer_as_down(phases: tuple[int, int, int], moment: int) -> None:
     made = air(phases)
     made.run(moment / 20)
     made.ends["c"].alive = False
@@ -195,7 +193,7 @@ def test_exchange_peer_that_dies_is_not_heard_any_more(
     assert made.ends["a"].exchange.by_mesh == {"c"}
 
 
-def test_exchange_late_echo_goes_over_the_mesh_but_is_no_fallback() -> None:
+def test_exchange_sends_over_the_mesh_on_a_late_echo_without_a_fallback() -> None:
     made = air()
     before = made.ends["a"].by_mesh
     made.frozen = True
@@ -209,14 +207,14 @@ def test_exchange_late_echo_goes_over_the_mesh_but_is_no_fallback() -> None:
 # -- what counts -----------------------------------------------------------------------------------
 
 
-def test_exchange_recorded_message_counts_once() -> None:
+def test_exchange_accepts_a_recorded_message_only_once() -> None:
     made = air()
     last = [said for said in made.said if said.cluster == "b"][-2]
     assert made.give(made.ends["a"], last) is Receipt.REPEATED
 
 
 @pytest.mark.parametrize("pause", [5, 25])
-def test_exchange_recording_of_a_dead_peer_counts_for_nobody(pause: int) -> None:
+def test_exchange_ignores_recorded_messages_of_a_dead_peer(pause: int) -> None:
     made = air()
     recorded = [said for said in made.said if said.cluster == "c"]
     made.ends["c"].alive = False
@@ -231,7 +229,7 @@ def test_exchange_recording_of_a_dead_peer_counts_for_nobody(pause: int) -> None
         assert len(made.ends[name].heard_at["c"]) == heard
 
 
-def test_exchange_recording_of_an_earlier_process_does_not_replace_the_one_there() -> None:
+def test_exchange_ignores_recorded_messages_of_an_earlier_process() -> None:
     made = air()
     recorded = [said for said in made.said if said.cluster == "c"]
     made.ends["c"] = End("c", 3, "c2")
@@ -243,7 +241,7 @@ def test_exchange_recording_of_an_earlier_process_does_not_replace_the_one_there
     assert not made.ends["a"].exchange.by_mesh and made.ends["a"].receipts[-1] is Receipt.TAKEN
 
 
-def test_exchange_peer_that_is_new_is_taken_soon() -> None:
+def test_exchange_accepts_a_new_peer_soon() -> None:
     made = air()
     made.ends["c"] = End("c", 3, "c2")
     made.run(3)
@@ -251,13 +249,13 @@ def test_exchange_peer_that_is_new_is_taken_soon() -> None:
     assert made.ends["c"].receipts[-1] is Receipt.TAKEN
 
 
-def test_exchange_cluster_of_another_ring_is_strange() -> None:
+def test_exchange_reports_a_cluster_of_another_ring_as_strange() -> None:
     made = air()
     assert made.give(made.ends["a"], Envelope("x", "x1", 1, {}, "")) is Receipt.STRANGE
     assert made.give(made.ends["a"], Envelope("a", "a0", 1, {}, "")) is Receipt.REPEATED
 
 
-def test_exchange_peer_is_meshed_only_while_the_mesh_is_used() -> None:
+def test_exchange_measures_the_time_on_the_mesh_only_while_it_is_used() -> None:
     made = air()
     exchange = made.ends["a"].exchange
     assert exchange.meshed_s("b", made.now) == 0
@@ -265,7 +263,7 @@ def test_exchange_peer_is_meshed_only_while_the_mesh_is_used() -> None:
     assert exchange.meshed_s("b", made.now + 3) == pytest.approx(3)
 
 
-def test_exchange_cluster_that_is_added_is_told_by_mesh_until_redis_is_seen_to() -> None:
+def test_exchange_sends_to_an_added_cluster_over_the_mesh_until_redis_delivers() -> None:
     made = air()
     exchange = made.ends["a"].exchange
     exchange.follow(["b"], made.now)
@@ -278,7 +276,7 @@ def test_exchange_cluster_that_is_added_is_told_by_mesh_until_redis_is_seen_to()
     assert not made.down
 
 
-def test_exchange_cluster_that_is_removed_is_forgotten() -> None:
+def test_exchange_forgets_a_removed_cluster() -> None:
     made = air()
     exchange = made.ends["a"].exchange
     exchange.follow(["b"], made.now)

@@ -45,7 +45,7 @@ LAPSED = Breaker(1, 5.0)
 
 
 def memory_of(count: int, current: int = 0, **breakers: Breaker) -> Memory:
-    """Return a memory of servers in a row; ``s1=…`` is the second server's circuit."""
+    """Return a memory of servers in a row; ``s1=…`` is the second server's circuit breaker."""
     servers = tuple(ServerState(breakers.get(f"s{at}", CLOSED)) for at in range(count))
     return Memory(current, tuple(range(count)), servers)
 
@@ -114,21 +114,21 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("state", "event", "action"), TABLE)
-def test_policy_after_an_attempt_decides_as_the_table_says(
+def test_policy_after_an_attempt_decides_by_the_table(
     state: Progress, event: AttemptEnd, action: object
 ) -> None:
     _, _, decided = after(POLICY, memory_of(3), state, 0, event, 10.0, 0.0)
     assert decided == action
 
 
-def test_error_that_says_nothing_is_not_held_against_the_server() -> None:
+def test_unexplained_error_does_not_count_against_the_server() -> None:
     memory, state, _ = after(POLICY, memory_of(3), progress(), 0, AttemptEnd.UNEXPLAINED, 10.0, 0.0)
     assert memory == memory_of(3) and state.outage_since is None
     _, state = noted(POLICY, memory, progress(), 1, AttemptEnd.UNEXPLAINED, 10.0)
     assert state.unexplained == 1
 
 
-def test_busy_server_is_well_and_left_alone_for_as_long_as_it_asks() -> None:
+def test_busy_servers_keep_closed_circuits_and_are_tried_again_after_their_wait() -> None:
     memory, state = memory_of(3), progress(untried=())
     after_first, state = noted(POLICY, memory, state, 1, AttemptEnd.BUSY, 10.0, 3.0)
     after_all, state, pause = after(
@@ -138,14 +138,14 @@ def test_busy_server_is_well_and_left_alone_for_as_long_as_it_asks() -> None:
     assert resume(POLICY, memory, state, 13.0)[1].wait_s is None
 
 
-def test_round_is_as_short_as_its_least_patient_server_asks_even_if_that_asks_for_nothing() -> None:
+def test_pause_of_a_round_is_the_shortest_wait_that_a_busy_server_asks_for() -> None:
     memory, state = memory_of(2), progress(untried=())
     _, state = noted(POLICY, memory, state, 1, AttemptEnd.BUSY, 10.0, 0.0)
     _, _, pause = after(POLICY, memory, state, 0, AttemptEnd.BUSY, 10.0, jitter=0.0, wait_s=2.0)
     assert isinstance(pause, Pause) and pause.seconds < POLICY.backoff_max_s
 
 
-def test_busy_server_closes_the_circuit_that_it_is_on_trial_of() -> None:
+def test_busy_answer_on_trial_closes_the_circuit() -> None:
     memory = memory_of(2, s0=LAPSED)
     memory, trial, action = begin(POLICY, memory, 10.0, 9.0, True)
     assert action == Try(0)
@@ -163,11 +163,11 @@ def test_order_puts_open_circuits_behind_and_leaving_servers_last() -> None:
     assert order(memory, 6.0) == (2, 3, 0, 1)
 
 
-def test_order_stays_with_the_current_server() -> None:
+def test_order_starts_with_the_current_server() -> None:
     assert order(memory_of(3, current=2, s0=LAPSED), 10.0) == (2, 0, 1)
 
 
-def test_next_server_is_chosen_by_what_other_requests_met_meanwhile() -> None:
+def test_next_server_depends_on_failures_of_concurrent_requests() -> None:
     memory, state, action = begin(POLICY, memory_of(3), 0.0, 9.0, True)
     assert action == Try(0)
     memory, _, _ = after(POLICY, memory, state, 1, AttemptEnd.NOT_REACHED, 0.1, 0.0)
@@ -186,7 +186,7 @@ def test_half_open_circuit_lets_one_request_through() -> None:
     assert mended == memory_of(2)
 
 
-def test_answer_of_another_server_moves_the_current_one_only_if_that_failed() -> None:
+def test_answer_of_another_server_makes_it_current_only_if_the_current_one_failed() -> None:
     lost = memory_of(2, s0=OPEN)
     moved, _, _ = after(POLICY, lost, progress(), 1, AttemptEnd.ANSWERED, 10.0, 0.0)
     assert moved == memory_of(2, current=1, s0=OPEN)
@@ -194,7 +194,7 @@ def test_answer_of_another_server_moves_the_current_one_only_if_that_failed() ->
     assert kept.current == 0
 
 
-def test_deadline_that_passed_while_the_server_was_alive_is_not_held_against_it() -> None:
+def test_passed_deadline_at_a_living_server_does_not_count_against_it() -> None:
     memory, _, _ = after(POLICY, memory_of(2), progress(), 0, AttemptEnd.TIMED_OUT, 10.0, 0.0)
     assert memory == memory_of(2)
     assert noted(POLICY, memory, progress(), 0, AttemptEnd.TIMED_OUT, 10.0)[0] == memory
@@ -203,7 +203,7 @@ def test_deadline_that_passed_while_the_server_was_alive_is_not_held_against_it(
 # -- failback ----------------------------------------------------------------------------------
 
 
-def test_failback_first_ready_for_a_while_becomes_current() -> None:
+def test_failback_to_the_first_server_happens_after_it_was_ready_for_a_while() -> None:
     memory = memory_of(2, current=1, s0=OPEN)
     for share in (0.0, 0.5):
         memory = probed(POLICY, memory, 0, True, 20.0 + share * POLICY.failback_after_s)
@@ -212,14 +212,14 @@ def test_failback_first_ready_for_a_while_becomes_current() -> None:
     assert memory == memory_of(2)
 
 
-def test_failback_first_not_ready_in_between_starts_over() -> None:
+def test_failback_wait_starts_over_if_the_first_server_was_not_ready() -> None:
     memory = probed(POLICY, memory_of(2, current=1, s0=OPEN), 0, True, 20.0)
     memory = probed(POLICY, memory, 0, False, 25.0)
     memory = probed(POLICY, memory, 0, True, 30.0)
     assert probed(POLICY, memory, 0, True, 20.0 + POLICY.failback_after_s).current == 1
 
 
-def test_failback_first_failing_a_request_in_between_starts_over() -> None:
+def test_failback_wait_starts_over_if_the_first_server_failed_a_request() -> None:
     memory = probed(POLICY, memory_of(3, current=1, s0=LAPSED), 0, True, 20.0)
     memory, _, _ = after(POLICY, memory, progress(), 0, AttemptEnd.NOT_TAKEN, 25.0, 0.0)
     assert memory.servers[0].ready_since is None
@@ -236,7 +236,7 @@ def test_failback_goes_to_any_server_preferred_to_the_current_one() -> None:
 # -- leaving -----------------------------------------------------------------------------------
 
 
-def test_leaving_server_is_not_asked_again_until_it_is_ready() -> None:
+def test_leaving_server_is_not_used_until_it_is_ready_again() -> None:
     memory, state, _ = begin(POLICY, memory_of(2), 0.0, 9.0, True)
     memory, state, action = after(POLICY, memory, state, 0, AttemptEnd.LEAVING, 0.1, 0.0)
     assert action == Try(1)
@@ -249,7 +249,7 @@ def test_leaving_server_is_not_asked_again_until_it_is_ready() -> None:
     assert not ready.servers[0].leaving and ready.current == 1
 
 
-def test_leaving_server_is_asked_when_there_is_no_other() -> None:
+def test_leaving_server_is_used_if_there_is_no_other() -> None:
     memory, state, action = begin(POLICY, left(memory_of(2, s1=OPEN), 0), 10.0, 9.0, True)
     assert action == Try(1)
     _, _, action = after(POLICY, memory, state, 1, AttemptEnd.NOT_REACHED, 10.0, 0.0)
@@ -259,7 +259,7 @@ def test_leaving_server_is_asked_when_there_is_no_other() -> None:
 # -- servers that come and go, and a second one beside -----------------------------------------
 
 
-def test_prefer_keeps_the_current_server_and_what_is_known() -> None:
+def test_prefer_keeps_the_current_server_and_the_known_breakers() -> None:
     memory = prefer(memory_of(2, current=1, s0=OPEN), (3, 0, 1))
     assert (memory.current, memory.preferred) == (1, (3, 0, 1))
     assert [known.breaker for known in memory.servers] == [OPEN, CLOSED, CLOSED, CLOSED]
@@ -271,7 +271,7 @@ def test_prefer_without_the_current_server_goes_to_the_first() -> None:
     assert (memory.current, order(memory, 0.0)) == (2, (2, 1))
 
 
-def test_request_under_way_may_end_at_a_server_that_is_in_use_no_more() -> None:
+def test_running_request_may_end_at_a_server_that_is_no_longer_used() -> None:
     memory, state, _ = begin(POLICY, memory_of(2), 0.0, 9.0, True)
     memory = prefer(memory, (2,))
     memory, _, action = after(POLICY, memory, state, 0, AttemptEnd.NOT_REACHED, 0.1, 0.0)
@@ -280,7 +280,7 @@ def test_request_under_way_may_end_at_a_server_that_is_in_use_no_more() -> None:
     assert memory.current == 2
 
 
-def test_second_server_is_one_in_good_standing() -> None:
+def test_second_server_is_closed_and_not_leaving() -> None:
     memory, state, _ = begin(POLICY, left(memory_of(4, s1=LAPSED), 2), 10.0, 9.0, True)
     assert second(memory, state, 10.0) == 3
     assert second(memory, failover.tried(state, 3), 10.0) is None
@@ -297,24 +297,24 @@ def test_second_server_is_one_in_good_standing() -> None:
         ([Pulse.SILENT, Pulse.REFUSED, Pulse.SILENT], False),
     ],
 )
-def test_liveness_after_probes_is_judged_so(pulses: list[Pulse], hung: bool) -> None:
+def test_liveness_after_probes_follows_the_policy(pulses: list[Pulse], hung: bool) -> None:
     liveness = Liveness()
     for pulse in pulses:
         liveness = liveness.after(pulse)
     assert liveness.hung(POLICY) is hung
 
 
-def test_frozen_server_is_noticed_soon_enough_to_answer_within_a_second() -> None:
+def test_default_policy_declares_a_server_hung_within_0_8_seconds() -> None:
     assert POLICY.hung_after_s <= 0.8
 
 
 @given(st.integers(0, 100))
-def test_patience_grows_while_every_server_seems_hung_and_has_an_end(hung_before: int) -> None:
+def test_missed_probes_allowed_grow_with_hung_servers_up_to_a_limit(hung_before: int) -> None:
     missed = next(n for n in range(1, 100) if Liveness(silent=n).hung(POLICY, hung_before))
     assert missed == POLICY.probes_missed + min(hung_before, PATIENCE_PROBES_MAX)
 
 
-def test_final_outcome_after_a_doubtful_attempt_needs_a_log_offset() -> None:
+def test_final_outcome_after_an_attempt_in_doubt_needs_a_log_offset() -> None:
     doubtful = progress(in_doubt=True)
     assert final_outcome(progress(), Outcome.REJECTED, None) is Outcome.REJECTED
     assert final_outcome(doubtful, Outcome.REJECTED, None) is Outcome.UNKNOWN
@@ -346,7 +346,7 @@ ends = st.lists(
     repeatable=st.booleans(),
     events=ends,
 )
-def test_policy_whatever_happens_keeps_its_invariants(
+def test_policy_keeps_its_invariants_for_any_events(
     servers: int,
     current: int,
     breakers: list[Breaker],
@@ -398,7 +398,7 @@ def test_policy_whatever_happens_keeps_its_invariants(
 
 
 @given(count=st.integers(1, 30), at=st.floats(0, 1e6))
-def test_policy_while_the_current_server_answers_stays_with_it(count: int, at: float) -> None:
+def test_policy_stays_with_the_current_server_while_it_answers(count: int, at: float) -> None:
     memory = memory_of(3, current=1, s0=Breaker(1, at - 1.0))
     for step in range(count):
         now = at + step

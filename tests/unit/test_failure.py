@@ -1,23 +1,23 @@
-"""What is said of errors."""
+"""The messages of errors."""
 
 from __future__ import annotations
 
 from haproc.failure import let_go, log_away, message_of
 
 
-def test_message_of_error_is_its_own() -> None:
+def test_message_of_an_error_is_its_own_text() -> None:
     assert message_of(OSError("no route to host")) == "no route to host"
 
 
-def test_message_of_deadline_that_passed_says_so() -> None:
+def test_message_of_a_timeout_error_is_no_answer_in_time() -> None:
     assert message_of(TimeoutError()) == "no answer in time"
 
 
-def test_log_away_says_why_in_any_case() -> None:
+def test_log_away_message_contains_the_reason() -> None:
     assert log_away(TimeoutError()) == "the log cannot be reached: no answer in time"
 
 
-def test_let_go_of_an_error_that_was_raised_from_itself_ends() -> None:
+def test_let_go_of_errors_in_a_circle_ends() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__cause__, second.__context__ = second, first
     let_go(first)

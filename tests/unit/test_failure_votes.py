@@ -1,7 +1,7 @@
-"""Giving up: whatever is said in whatever order, nothing that was committed is given up.
+"""Giving up by failure votes: no order of messages gives up an operation that was committed.
 
-A model of a ring's processes around the real `FailureVotes`: each does what the rules let it do at
-any moment, and appends late what it decided early; processes that were replaced go on talking.
+A model of a ring's processes around the real `FailureVotes`: at any moment each does what the rules
+allow, and appends late what it decided early. Replaced processes continue to append.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ MEMBERS = ("a", "b", "c")
 STRANGER = "d"
 """Takes part without being in the others' configuration."""
 AT = 0
-"""Where the operation stands."""
+"""The offset of the operation."""
 NAMES = st.sampled_from((*MEMBERS, STRANGER))
 EXAMPLES = 5 * int(os.environ.get("SEEDS", "10"))
 
 
 @dataclass
 class Life:
-    """A process; ``failed``: its last attempt is over, and was not committed."""
+    """A process; ``failed``: its last attempt has ended, and was not committed."""
 
     cluster: str
     epoch: int
@@ -80,7 +80,7 @@ class Life:
 
 
 class Ring(RuleBasedStateMachine):
-    """See the module."""
+    """The model that the module describes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Ring(RuleBasedStateMachine):
 
     @precondition(lambda self: self.lives)
     @rule(data=st.data())
-    def say(self, data: st.DataObject) -> None:
+    def cast_vote(self, data: st.DataObject) -> None:
         life = data.draw(st.sampled_from(self.lives))
         if life.failed and not life.fenced and not life.stands:
             life.failed, life.withdrawn_at = False, None
@@ -151,7 +151,7 @@ class Ring(RuleBasedStateMachine):
     @precondition(lambda self: self.lives)
     @rule(data=st.data(), settles=st.booleans())
     def answer(self, data: st.DataObject, settles: bool) -> None:
-        """Say that it is not committed, which comes late; or that it is, or goes on."""
+        """Answer an open revoke: vote for it later, report the commit, or go on."""
         life = data.draw(st.sampled_from(self.lives))
         wish = life.words.open_revoke(AT)
         if wish is None or life.running or life.fenced:
@@ -177,7 +177,7 @@ class Ring(RuleBasedStateMachine):
 
     @precondition(lambda self: self.late)
     @rule(data=st.data())
-    def say_late(self, data: st.DataObject) -> None:
+    def append_late(self, data: st.DataObject) -> None:
         word = data.draw(st.sampled_from(self.late))
         self.late.remove(word)
         self.append(word)
@@ -193,19 +193,19 @@ class Ring(RuleBasedStateMachine):
 
 
 def answer_of(life: Life) -> FailureVote:
-    """Return a process's answer to who wants the operation back."""
+    """Return a process's vote as the answer to an open revoke."""
     wish = life.words.open_revoke(AT)
     assert wish is not None
     return FailureVote(AT, "x", life.cluster, life.epoch, "it is to be taken back", wish[0])
 
 
-def test_nothing_that_was_committed_is_given_up() -> None:
+def test_committed_operation_is_never_given_up() -> None:
     run_state_machine_as_test(
         Ring, settings=settings(max_examples=EXAMPLES, stateful_step_count=60, deadline=None)
     )
 
 
-def test_words_of_all_give_up_and_a_second_decision_changes_nothing() -> None:
+def test_votes_of_all_members_give_up_and_a_second_decision_changes_nothing() -> None:
     ring = Ring()
     for cluster in MEMBERS:
         ring.start(cluster)
@@ -223,14 +223,14 @@ def test_words_of_all_give_up_and_a_second_decision_changes_nothing() -> None:
         assert life.words.abandoned(AT) == word
 
 
-def test_abandon_is_void_once_members_changed_or_somebody_came_back() -> None:
+def test_abandon_is_void_after_a_change_of_members_or_a_new_claim() -> None:
     claims = Claims([("a", 1), ("b", 2)])
-    for came in (lambda words: words.members_changed(6), lambda _: claims.see(6, "b")):
+    for happened in (lambda words: words.members_changed(6), lambda _: claims.see(6, "b")):
         words = FailureVotes()
         words.record(4, FailureVote(3, "x", "a", 1, ""), claims)
         word = words.abandon(3, "x", ("a", 1), 5, ("a", "b"), {"b": 2})
         assert word is not None
-        came(words)
+        happened(words)
         assert not words.record(7, word, claims)
 
 
@@ -244,29 +244,29 @@ def test_member_that_left_since_the_operation_must_be_covered_too() -> None:
 # -- rules broken on purpose ---------------------------------------------------------------------
 
 
-def words_not_taken_back(patch: pytest.MonkeyPatch) -> None:
-    """Decide, and judge decisions, by every word that was ever said."""
+def votes_never_withdrawn(patch: pytest.MonkeyPatch) -> None:
+    """Decide, and judge decisions, by all votes, withdrawn or not."""
 
-    def ever_said(words: FailureVotes) -> FailureVotes:
+    def every_vote(words: FailureVotes) -> FailureVotes:
         ever = copy(words)
         ever._votes = {
-            offset: {at: word for at, word in said.items() if isinstance(word, FailureVote)}
-            for offset, said in words._votes.items()
+            offset: {at: word for at, word in votes_at.items() if isinstance(word, FailureVote)}
+            for offset, votes_at in words._votes.items()
         }
         return ever
 
     decide, judge = FailureVotes.abandon, FailureVotes._valid
-    patch.setattr(FailureVotes, "abandon", lambda self, *given: decide(ever_said(self), *given))
-    patch.setattr(FailureVotes, "_valid", lambda self, *given: judge(ever_said(self), *given))
+    patch.setattr(FailureVotes, "abandon", lambda self, *given: decide(every_vote(self), *given))
+    patch.setattr(FailureVotes, "_valid", lambda self, *given: judge(every_vote(self), *given))
 
 
 def valid_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """Take a decision for valid whatever came in between."""
+    """Accept a decision as valid in spite of records that came after its votes."""
     patch.setattr(FailureVotes, "_valid", lambda self, at, word, claims: True)
 
 
 def strangers_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Pass over those that came in between and are not named."""
+    """Ignore claims of clusters that the decision does not name."""
     original = Claims.before
 
     def before(self: Claims, offset: int) -> tuple[tuple[str, int], ...]:
@@ -275,13 +275,13 @@ def strangers_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Claims, "before", before)
 
 
-def replaced_ones_heard(patch: pytest.MonkeyPatch) -> None:
-    """Count what a replaced process says."""
+def replaced_processes_count(patch: pytest.MonkeyPatch) -> None:
+    """Count the votes of a replaced process."""
     patch.setattr(Claims, "void", lambda self, offset, cluster, epoch: False)
 
 
 def away_ones_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Do without those that say nothing."""
+    """Do without the votes of members that are away."""
     original = FailureVotes.abandon
 
     def alone(
@@ -294,18 +294,18 @@ def away_ones_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def late_answers_count(patch: pytest.MonkeyPatch) -> None:
-    """Count an answer that comes when nobody wants the operation back any more."""
+    """Count an answer that arrives when its revoke is void already."""
     original = FailureVotes.record
 
-    def hear(self: FailureVotes, at: int, word: FateMessage, claims: Claims) -> bool:
+    def record_anyway(self: FailureVotes, at: int, word: FateMessage, claims: Claims) -> bool:
         word = replace(word, wish=-1) if isinstance(word, FailureVote) else word
         return original(self, at, word, claims)
 
-    patch.setattr(FailureVotes, "record", hear)
+    patch.setattr(FailureVotes, "record", record_anyway)
 
 
 def by_chance() -> None:
-    """Let the model live, some thousand times."""
+    """Run the model some thousand times."""
     quick = settings(
         max_examples=4000,
         stateful_step_count=60,
@@ -321,8 +321,8 @@ def by_chance() -> None:
 # What chance comes upon too seldom. Only ``a`` ever took part.
 
 
-def said_unable(starts: int = 1) -> tuple[Ring, Life]:
-    """Return a ring whose first process has spoken, after so many starts of its cluster."""
+def ring_with_a_vote(starts: int = 1) -> tuple[Ring, Life]:
+    """Return a ring whose first process has voted, after so many starts of its cluster."""
     ring = Ring()
     for _ in range(starts):
         ring.start("a")
@@ -338,16 +338,16 @@ def decision(ring: Ring, life: Life) -> list[Abandon]:
     return [word] if word is not None else []
 
 
-def word_is_taken_back() -> None:
-    ring, life = said_unable()
+def vote_is_withdrawn() -> None:
+    ring, life = ring_with_a_vote()
     ring.append(VoteWithdrawal(AT, "x", "a", life.epoch))
     ring.committed.add("a")
     ring.log += decision(ring, life)
     ring.nothing_committed_is_given_up()
 
 
-def word_is_taken_back_after_the_decision() -> None:
-    ring, life = said_unable()
+def vote_is_withdrawn_after_the_decision() -> None:
+    ring, life = ring_with_a_vote()
     decided = decision(ring, life)
     assert decided
     ring.append(VoteWithdrawal(AT, "x", "a", life.epoch))
@@ -357,14 +357,14 @@ def word_is_taken_back_after_the_decision() -> None:
 
 
 def replaced_process_speaks() -> None:
-    ring, replaced = said_unable(starts=2)
+    ring, replaced = ring_with_a_vote(starts=2)
     ring.committed.add("a")
     ring.log += decision(ring, replaced)
     ring.nothing_committed_is_given_up()
 
 
 def answer_comes_late() -> None:
-    """Its wish is void by then, and its cluster runs the operation again."""
+    """The revoke is void by then, and the cluster runs the operation again."""
     ring = Ring()
     ring.start("a")
     (life,) = ring.lives
@@ -382,14 +382,14 @@ def answer_comes_late() -> None:
     ("break_rule", "happens"),
     [
         (late_answers_count, answer_comes_late),
-        (words_not_taken_back, word_is_taken_back),
-        (valid_for_ever, word_is_taken_back_after_the_decision),
+        (votes_never_withdrawn, vote_is_withdrawn),
+        (valid_for_ever, vote_is_withdrawn_after_the_decision),
         (strangers_forgotten, by_chance),
-        (replaced_ones_heard, replaced_process_speaks),
+        (replaced_processes_count, replaced_process_speaks),
         (away_ones_ignored, by_chance),
     ],
 )
-def test_rule_broken_on_purpose_is_found(
+def test_vote_rule_broken_on_purpose_is_found(
     break_rule: Callable[[pytest.MonkeyPatch], None],
     happens: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Faults on demand: a process stops exactly where it was told to."""
+"""Faults on demand: a process stops exactly at its configured step."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def victim(fault: str) -> subprocess.Popen[str]:
         ("apply.after:2:kill", 3),
     ],
 )
-def test_trace_kill_ends_the_process_at_its_step(fault: str, steps: int) -> None:
+def test_kill_fault_ends_the_process_at_its_step(fault: str, steps: int) -> None:
     with victim(fault) as process:
         out, _ = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert len(out.splitlines()) == steps
 
 
-def test_trace_step_that_is_never_reached_changes_nothing() -> None:
+def test_fault_at_a_step_that_is_never_reached_changes_nothing() -> None:
     with victim("apply.after:3:kill") as process:
         out, _ = process.communicate(timeout=60)
     assert (process.returncode, len(out.splitlines())) == (0, 4)
 
 
-def test_trace_stop_freezes_the_process_and_it_goes_on_when_continued() -> None:
+def test_stop_fault_freezes_the_process_until_it_is_continued() -> None:
     with victim("apply.after:1:stop") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "apply.before\n"
@@ -67,13 +67,13 @@ def test_trace_stop_freezes_the_process_and_it_goes_on_when_continued() -> None:
 
 
 def _wait_stopped(pid: int) -> None:
-    """Return once the kernel says that the child has stopped."""
+    """Return as soon as the kernel reports that the child has stopped."""
     _, status = os.waitpid(pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)
 
 
 @pytest.mark.parametrize("environ", [{}, {VARIABLE: ""}])
-async def test_trace_from_unset_variable_is_nothing(environ: dict[str, str]) -> None:
+async def test_trace_from_an_unset_variable_is_no_trace(environ: dict[str, str]) -> None:
     assert trace_from(environ) is no_trace
     await trace_from(environ)(Step.APPLY_AFTER)
 
@@ -91,7 +91,7 @@ async def test_trace_from_unset_variable_is_nothing(environ: dict[str, str]) -> 
         "apply.after:1:explode",
     ],
 )
-def test_trace_from_nonsense_is_refused_with_what_is_possible(text: str) -> None:
+def test_trace_from_an_invalid_text_is_refused_with_the_possible_forms(text: str) -> None:
     with pytest.raises(FaultError, match=r"STEP:COUNT:ACTION .*fanout\.before") as caught:
         trace_from({VARIABLE: text})
     assert repr(text) in str(caught.value)

@@ -1,4 +1,4 @@
-"""Which commits of a table the ring did not make."""
+"""The commits of a table that the ring did not make."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def foreign(before: Looked, history: Sequence[Commit], newest: int | None = None
     return [each.version for each in before.foreign(TABLE, at, history[::-1], RING)]
 
 
-def test_first_look_takes_everything_as_it_is() -> None:
+def test_first_look_finds_nothing_and_later_commits_are_foreign() -> None:
     history = [commit(0), commit(1)]
     assert foreign(looked(None), history) == []
     after = looked(None).after({TABLE: Newest(1, 101)})
@@ -46,7 +46,7 @@ def test_first_look_takes_everything_as_it_is() -> None:
     assert foreign(after, [*history, commit(2)]) == [2]
 
 
-def test_commits_with_the_rings_note_are_not_foreign() -> None:
+def test_commits_with_the_note_of_the_ring_are_not_foreign() -> None:
     history = [commit(0, ours=True), commit(1, ours=True, operation="OPTIMIZE"), commit(2)]
     assert foreign(looked(99), history) == [2]
     assert foreign(looked(99), history[:2]) == []
@@ -55,36 +55,36 @@ def test_commits_with_the_rings_note_are_not_foreign() -> None:
 @pytest.mark.parametrize(
     "note", ["", "haproc:other.log:7", "haproc:ring.abcd:7", "haproc:ring.abc:x", "somebody's"]
 )
-def test_notes_of_others_are_foreign(note: str) -> None:
+def test_commits_with_other_notes_are_foreign(note: str) -> None:
     assert foreign(looked(99), [Commit(0, 100, "WRITE", note=note)]) == [0]
 
 
-def test_in_one_process_the_version_tells_what_is_new_whatever_the_clock_says() -> None:
+def test_new_commits_of_a_known_table_are_found_by_version_and_not_by_time() -> None:
     assert foreign(looked(500, seen=1), [commit(0), commit(1), commit(2)]) == [2]
 
 
-def test_after_a_restart_the_time_tells_what_is_new() -> None:
+def test_new_commits_after_a_restart_are_found_by_their_time() -> None:
     assert foreign(looked(101), [commit(0), commit(1), commit(2)]) == [2]
     assert foreign(looked(102), [commit(0), commit(1), commit(2)]) == []
 
 
-def test_table_made_anew_is_looked_at_from_its_beginning() -> None:
-    made_anew = [commit(0, 300, operation="CREATE TABLE AS SELECT"), commit(1, 301, ours=True)]
+def test_recreated_table_is_read_from_its_first_version() -> None:
+    recreated = [commit(0, 300, operation="CREATE TABLE AS SELECT"), commit(1, 301, ours=True)]
     for seen in (0, 1, 5):
-        assert foreign(looked(200, seen=seen), made_anew) == [0]
+        assert foreign(looked(200, seen=seen), recreated) == [0]
 
 
-def test_table_that_was_filled_long_ago_and_registered_now_is_not_foreign() -> None:
+def test_table_with_only_old_commits_has_no_foreign_ones() -> None:
     assert foreign(looked(500), [commit(0), commit(1)]) == []
 
 
-def test_empty_table_before_a_copy_is_the_rings() -> None:
+def test_empty_table_before_a_copy_is_not_foreign() -> None:
     begun = commit(0, operation="CREATE TABLE")
     assert foreign(looked(50), [begun, commit(1, ours=True, operation=COPY)]) == []
     assert foreign(looked(50), [begun, commit(1, ours=True)]) == [0]
 
 
-def test_commits_behind_the_newest_one_that_was_told_wait_for_the_next_look() -> None:
+def test_commits_newer_than_the_reported_one_wait_for_the_next_look() -> None:
     history = [commit(0), commit(1), commit(2)]
     assert foreign(looked(50), history, newest=1) == [0, 1]
     after = looked(50).after({TABLE: Newest(1, 101)})
@@ -96,7 +96,7 @@ def test_table_that_could_not_be_read_is_read_again() -> None:
     assert foreign(after, [commit(2, 250), commit(3, 300)]) == [2, 3]
 
 
-def test_older_snapshot_takes_nothing_back() -> None:
+def test_older_snapshot_does_not_change_the_last_look() -> None:
     after = looked(102, seen=2).after({TABLE: Newest(1, 101)})
     assert after == looked(102, seen=2)
 
@@ -106,7 +106,7 @@ def test_older_snapshot_takes_nothing_back() -> None:
     st.integers(-1, 200),
     st.booleans(),
 )
-def test_reading_in_steps_finds_what_the_whole_history_shows(
+def test_reading_in_steps_finds_all_foreign_commits_of_the_history(
     ours: list[bool], seen: int, restarted: bool
 ) -> None:
     history = [commit(version, ours=mine) for version, mine in enumerate(ours)]
@@ -126,7 +126,7 @@ def test_reading_in_steps_finds_what_the_whole_history_shows(
     assert not before.after({TABLE: newest}).is_due(TABLE, newest)
 
 
-def test_reading_is_bounded() -> None:
+def test_number_of_commits_read_is_bounded() -> None:
     newest = Newest(10**6, 10**6)
     assert looked(0, seen=0).first_count(TABLE, newest) == COMMITS_MAX
     assert looked(0).more_count([commit(1, 10**6)] * COMMITS_MAX, COMMITS_MAX) == 0
@@ -145,11 +145,11 @@ def test_reading_is_bounded() -> None:
         ("what nobody knows", True),
     ],
 )
-def test_only_known_operations_change_no_rows(operation: str, changes: bool) -> None:
+def test_only_known_maintenance_operations_change_no_rows(operation: str, changes: bool) -> None:
     assert Foreign("s.t", commit(1, operation=operation), 7).changes_rows is changes
 
 
-def test_verification_settles_what_was_found_before_it() -> None:
+def test_verification_settles_commits_found_before_it() -> None:
     found = Foreign("s.t", commit(1), 7)
     assert found.verified(6) is found
     settled = found.verified(7)
@@ -158,7 +158,7 @@ def test_verification_settles_what_was_found_before_it() -> None:
     assert str(found) == "s.t version 1, WRITE by an unknown user, 1970-01-01T00:00:00.101Z"
 
 
-def test_verification_tells_of_what_it_or_none_has_settled() -> None:
+def test_verification_lists_commits_settled_by_it_or_by_none() -> None:
     found = Foreign("s.t", commit(1), 5)
     commits = [found.json(), found.verified(6).json(), found.verified(7).json()]
     assert settled_by({"commits": commits}, 7) == [commits[0], commits[2]]

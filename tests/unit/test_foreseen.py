@@ -1,4 +1,4 @@
-"""A look at what stands under names, taken early, counts only while nothing has changed."""
+"""An early fingerprint of named objects counts only while nothing has changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMED = (Named(Sort.TABLE, "t"),)
 
 
 class Engine(NullEngine):
-    """Counts looks; each finds another thing."""
+    """Counts fingerprints; each has another value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def tried(test: Callable[[Foreseen, Engine, Core], Awaitable[None]]) -> None:
     run(begun())
 
 
-def test_early_look_is_taken_for_the_statement_and_for_one_only() -> None:
+def test_early_look_is_used_for_one_statement_only() -> None:
     async def test(foreseen: Foreseen, engine: Engine, core: Core) -> None:
         foreseen.look(NAMED)
         assert await foreseen.object_fingerprint(NAMED) == "look 1"
@@ -56,7 +56,7 @@ def test_early_look_is_taken_for_the_statement_and_for_one_only() -> None:
     tried(test)
 
 
-def test_early_look_is_worth_nothing_once_something_was_finished() -> None:
+def test_early_look_is_not_used_after_an_operation_has_finished() -> None:
     async def test(foreseen: Foreseen, engine: Engine, core: Any) -> None:
         foreseen.look(NAMED)
         await asyncio.sleep(0.1)
@@ -66,7 +66,7 @@ def test_early_look_is_worth_nothing_once_something_was_finished() -> None:
     tried(test)
 
 
-def test_early_look_that_failed_is_taken_again() -> None:
+def test_early_look_that_failed_is_repeated() -> None:
     async def test(foreseen: Foreseen, engine: Engine, core: Core) -> None:
         engine.fails = True
         foreseen.look(NAMED)
@@ -77,7 +77,7 @@ def test_early_look_that_failed_is_taken_again() -> None:
     tried(test)
 
 
-def test_early_look_grows_old_and_only_some_are_kept() -> None:
+def test_early_look_expires_and_only_a_limited_number_is_kept() -> None:
     async def test(foreseen: Foreseen, engine: Engine, core: Core) -> None:
         foreseen.look(NAMED)
         await asyncio.sleep(1)

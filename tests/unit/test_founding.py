@@ -30,7 +30,7 @@ def findings(**clusters: Mapping[str, Sequence[Mark]]) -> Findings:
     return Findings.of(clusters)
 
 
-def test_marks_are_those_of_this_ring_alone() -> None:
+def test_marks_are_read_from_commits_of_this_ring_only() -> None:
     notes = (
         f"haproc:{LOST}:7",
         f"haproc:other.sales.{LOST[-12:]}:8",
@@ -47,85 +47,85 @@ def test_marks_are_those_of_this_ring_alone() -> None:
     ]
 
 
-def test_offsets_behind_the_founders_last_one_are_lost() -> None:
-    told = findings(
+def test_offsets_beyond_the_last_one_of_the_founder_are_lost() -> None:
+    result = findings(
         a={"t": wrote(3, 7), "u": wrote(9)},
         b={"t": wrote(3, 7, 12, 11), "u": wrote(9)},
         c={"t": wrote(7, 11), "u": wrote(4)},
     )
-    (lost,) = told.lost("a")
+    (lost,) = result.lost("a")
     assert (lost.table, lost.applied, lost.offsets, lost.by) == ("t", 7, (11, 12), ("b", "c"))
-    assert told.lost("b") == []
-    assert [each.offsets for each in told.lost("c")] == [(12,), (9,)]
-    assert told.best == "b"
-    assert [told.is_best(name) for name in "abc"] == [False, True, False]
-    assert told.begins_at == 13
+    assert result.lost("b") == []
+    assert [each.offsets for each in result.lost("c")] == [(12,), (9,)]
+    assert result.best == "b"
+    assert [result.is_best(name) for name in "abc"] == [False, True, False]
+    assert result.begins_at == 13
 
 
-def test_commits_that_the_founder_has_under_another_offset_are_not_lost() -> None:
+def test_commits_that_the_founder_has_under_a_combined_offset_are_not_lost() -> None:
     # b applied three INSERTs one by one, a as one statement under the last one's offset.
-    told = findings(a={"t": wrote(7)}, b={"t": wrote(5, 6, 7)})
-    assert told.lost("a") == told.lost("b") == []
-    assert told.best == "a"
+    result = findings(a={"t": wrote(7)}, b={"t": wrote(5, 6, 7)})
+    assert result.lost("a") == result.lost("b") == []
+    assert result.best == "a"
 
 
-def test_copy_is_no_write_but_holds_all_below_its_offset() -> None:
-    told = findings(a={"t": wrote(3, 7)}, b={"t": wrote(9, copied=True)})
-    assert told.lost("a") == told.lost("b") == []
-    assert told.begins_at == 10
+def test_copy_is_no_write_but_covers_all_offsets_below_its_own() -> None:
+    result = findings(a={"t": wrote(3, 7)}, b={"t": wrote(9, copied=True)})
+    assert result.lost("a") == result.lost("b") == []
+    assert result.begins_at == 10
 
 
 def test_cluster_with_a_later_copy_is_more_advanced_as_it_may_hold_more_writes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    told = findings(a={"t": wrote(3, 7)}, b={"t": wrote(9, copied=True)}, c={"t": wrote(7)})
-    assert told.copied_later("a") == told.copied_later("c") == [("t", ("b",))]
-    assert told.copied_later("b") == []
-    assert (told.best, told.is_best("a"), told.is_best("b")) == ("b", False, True)
-    print_findings(told, "a")
+    result = findings(a={"t": wrote(3, 7)}, b={"t": wrote(9, copied=True)}, c={"t": wrote(7)})
+    assert result.copied_later("a") == result.copied_later("c") == [("t", ("b",))]
+    assert result.copied_later("b") == []
+    assert (result.best, result.is_best("a"), result.is_best("b")) == ("b", False, True)
+    print_findings(result, "a")
     assert "were copied with later: t (by b)." in capsys.readouterr().out
 
 
-def test_copy_right_behind_the_founders_last_write_holds_no_more() -> None:
-    told = findings(a={"t": wrote(7)}, b={"t": wrote(8, copied=True)})
-    assert told.copied_later("a") == []
-    assert told.is_best("a")
+def test_copy_right_after_the_last_write_of_the_founder_holds_no_more() -> None:
+    result = findings(a={"t": wrote(7)}, b={"t": wrote(8, copied=True)})
+    assert result.copied_later("a") == []
+    assert result.is_best("a")
 
 
-def test_marks_of_an_older_log_say_nothing_of_the_lost_one() -> None:
-    told = findings(
+def test_marks_of_an_older_log_are_not_compared_with_those_of_the_lost_one() -> None:
+    result = findings(
         a={"t": [*wrote(900, log=OLD, at_ms=1), *wrote(4, at_ms=2)]},
         b={"t": wrote(900, 901, log=OLD, at_ms=1)},
     )
-    assert [each.offsets for each in told.lost("b")] == [(4,)]
-    assert told.lost("a") == []
-    assert told.begins_at == 5
+    assert [each.offsets for each in result.lost("b")] == [(4,)]
+    assert result.lost("a") == []
+    assert result.begins_at == 5
 
 
-def test_table_that_only_others_have_is_named() -> None:
-    told = findings(a={"t": wrote(3)}, b={"t": wrote(3), "u": wrote(8)}, c={"plain": []})
-    assert told.only_on_others("a") == [("plain", ("c",)), ("u", ("b",))]
-    (lost,) = told.lost("a")
+def test_table_that_only_others_have_is_listed() -> None:
+    result = findings(a={"t": wrote(3)}, b={"t": wrote(3), "u": wrote(8)}, c={"plain": []})
+    assert result.only_on_others("a") == [("plain", ("c",)), ("u", ("b",))]
+    (lost,) = result.lost("a")
     assert (lost.table, lost.applied, lost.offsets) == ("u", None, (8,))
 
 
-def test_clusters_without_marks_are_equal_and_the_log_does_not_begin_at_0() -> None:
-    told = findings(a={}, b={"t": []})
-    assert (told.begins_at, told.best, told.is_best("b")) == (1, "a", True)
+def test_clusters_without_marks_are_equal_and_the_log_begins_at_1() -> None:
+    result = findings(a={}, b={"t": []})
+    assert (result.begins_at, result.best, result.is_best("b")) == (1, "a", True)
 
 
-def test_of_many_offsets_the_first_and_the_last_are_shown() -> None:
+def test_many_offsets_are_shown_by_the_first_and_the_last() -> None:
     assert shown((1, 2)) == "1, 2"
     many = shown(tuple(range(100)))
     assert many.endswith("… 99 (100 in all)")
     assert many.count(",") == SHOWN_MAX - 1
 
 
-def test_report_names_what_is_lost_and_what_is_not_known(
+def test_report_lists_lost_writes_and_the_unknown_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    told = findings(a={"s.t": wrote(3)}, b={"s.t": wrote(3, 8), "s.u": []})
-    print_findings(told, "a")
+    result = findings(a={"s.t": wrote(3)}, b={"s.t": wrote(3, 8), "s.u": []})
+    print_findings(result, "a")
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "a 1 3 1 commits in 1 tables the founder" in lines
     assert "b 2 8 nothing known becomes a copy" in lines
@@ -138,7 +138,7 @@ def test_report_names_what_is_lost_and_what_is_not_known(
 # The new log
 
 
-async def test_new_log_begins_behind_the_offsets_and_others_ask_for_a_copy() -> None:
+async def test_new_log_begins_after_all_offsets_and_the_other_clusters_request_a_copy() -> None:
     log, store = MemoryLog(), MemoryKeyValueStore()
     await found(log, store, "a", "abc", 4712)
     assert await log.start() == await log.end() == 4712
@@ -154,7 +154,7 @@ class KilledError(Exception):
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2])
-async def test_founding_that_was_killed_is_refused_until_it_is_repeated(
+async def test_interrupted_founding_is_refused_until_it_is_repeated(
     monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
     log, store = MemoryLog(), MemoryKeyValueStore()
@@ -179,7 +179,7 @@ async def test_founding_that_was_killed_is_refused_until_it_is_repeated(
         await found(log, store, "a", "abc", 5)
 
 
-async def test_log_with_records_is_not_founded() -> None:
+async def test_log_with_records_cannot_be_founded() -> None:
     log, store = MemoryLog(), MemoryKeyValueStore()
     await log.append([Record("claim")])
     with pytest.raises(LogError, match="offsets from 0 to 1"):

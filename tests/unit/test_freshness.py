@@ -1,4 +1,4 @@
-"""Where a query may run: never where less is applied than its level promises."""
+"""Where a query may run: never on a cluster that has applied less than its level promises."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from haproc.route.model import Freshness
 
 NAMES = ("a", "b", "c", "d")
 offsets = st.integers(0, 40)
-wanted_s = st.builds(
+freshness_levels = st.builds(
     Freshness,
     st.sampled_from(Consistency),
     offsets,
@@ -26,7 +26,7 @@ peers_s = st.lists(
 
 
 @given(
-    wanted_s,
+    freshness_levels,
     offsets,
     offsets,
     peers_s,
@@ -35,18 +35,18 @@ peers_s = st.lists(
     st.booleans(),
     st.sets(st.just("b")),
 )
-def test_query_goes_only_where_it_is_fresh_enough(
-    wanted: Freshness,
+def test_query_runs_only_on_a_cluster_that_is_fresh_enough(
+    requirement: Freshness,
     applied: int,
     log_end: int,
     peers: list[Candidate],
     waited: bool,
     nearer: bool,
     may_forward: bool,
-    asked: set[str],
+    already_tried: set[str],
 ) -> None:
     decision = decide(
-        wanted,
+        requirement,
         "a",
         applied,
         log_end,
@@ -54,16 +54,16 @@ def test_query_goes_only_where_it_is_fresh_enough(
         waited=waited,
         nearer=nearer,
         may_forward=may_forward,
-        tried=asked,
+        tried=already_tried,
     )
-    missing = need(wanted, "a", log_end) - applied
+    missing = need(requirement, "a", log_end) - applied
     fit = {
         peer.name: peer.applied
         for peer in peers
         if peer.serving
         and peer.applied is not None
-        and peer.applied >= need(wanted, peer.name, log_end)
-        and peer.name not in asked
+        and peer.applied >= need(requirement, peer.name, log_end)
+        and peer.name not in already_tried
     }
     match decision:
         case Serve():
@@ -78,30 +78,34 @@ def test_query_goes_only_where_it_is_fresh_enough(
             assert fit or not nearer
             assert f"a lacks {missing} record" in why
             assert all(peer.name in why for peer in peers)
-    if missing > 0 and fit and may_forward and wanted.level is Consistency.BOUNDED:
+    if missing > 0 and fit and may_forward and requirement.level is Consistency.BOUNDED:
         assert isinstance(decision, Forward)
 
 
-@given(wanted_s, offsets, st.sampled_from(NAMES))
-def test_need_is_what_the_level_says(wanted: Freshness, log_end: int, name: str) -> None:
-    needed = need(wanted, name, log_end)
-    others = [offset for cluster, offset in wanted.seen if cluster != name]
-    session = max([wanted.after_offset, *others])
-    match wanted.level:
+@given(freshness_levels, offsets, st.sampled_from(NAMES))
+def test_needed_offset_follows_from_the_level(
+    requirement: Freshness, log_end: int, name: str
+) -> None:
+    needed = need(requirement, name, log_end)
+    others = [offset for cluster, offset in requirement.seen if cluster != name]
+    session = max([requirement.after_offset, *others])
+    match requirement.level:
         case Consistency.ANY:
             assert needed == 0
         case Consistency.SESSION:
             assert needed == session
         case Consistency.BOUNDED:
-            assert log_end - needed <= wanted.lag_max and needed >= session
+            assert log_end - needed <= requirement.lag_max and needed >= session
         case Consistency.LINEARIZABLE:
             assert needed >= log_end and needed >= session
 
 
-@given(wanted_s, offsets, offsets)
-def test_need_of_any_needs_no_end_of_the_log(wanted: Freshness, one: int, other: int) -> None:
-    if wanted.level in (Consistency.ANY, Consistency.SESSION):
-        assert need(wanted, "a", one) == need(wanted, "a", other)
+@given(freshness_levels, offsets, offsets)
+def test_needed_offset_of_any_and_session_does_not_depend_on_the_log_end(
+    requirement: Freshness, one: int, other: int
+) -> None:
+    if requirement.level in (Consistency.ANY, Consistency.SESSION):
+        assert need(requirement, "a", one) == need(requirement, "a", other)
 
 
 @pytest.mark.parametrize(
@@ -117,16 +121,16 @@ def test_need_of_any_needs_no_end_of_the_log(wanted: Freshness, one: int, other:
 def test_only_bounded_queries_are_forwarded_without_waiting(
     level: Consistency, waited: bool, expected: object
 ) -> None:
-    wanted = Freshness(level, lag_max=1, after_offset=10)
+    requirement = Freshness(level, lag_max=1, after_offset=10)
     peers = [Candidate("b", True, 10), Candidate("c", True, 12), Candidate("d", False, 99)]
-    found = decide(wanted, "a", 3, 10, peers, waited=waited, may_forward=True)
+    found = decide(requirement, "a", 3, 10, peers, waited=waited, may_forward=True)
     assert found == expected
 
 
-def test_refusal_names_the_bound_and_each_clusters_lag() -> None:
-    wanted = Freshness(Consistency.BOUNDED, lag_max=5)
+def test_refusal_contains_the_bound_and_the_lag_of_each_cluster() -> None:
+    requirement = Freshness(Consistency.BOUNDED, lag_max=5)
     peers = [Candidate("b", True, 80), Candidate("c", False, 99), Candidate("d", True, None)]
-    found = decide(wanted, "a", 50, 100, peers, waited=True, may_forward=True)
+    found = decide(requirement, "a", 50, 100, peers, waited=True, may_forward=True)
     assert found == Refuse(
         "all clusters are down or too far behind for consistency bounded (acceptable_offset_lag "
         "5): a lacks 45 records, b lacks 15 records, c is out of service, d is out of service"

@@ -1,7 +1,7 @@
 """Reading a statement or a plan takes time in proportion to its length.
 
-What is counted is work, not time: the calls that classifying and pinning make. From a text to one
-of twice and four times its length they may grow by steps, but not faster than the text.
+Work is counted, not time: the calls that classifying and pinning make. For a text of twice and four
+times the length, the work may grow by steps, but not faster than the text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.unit.recorded_plans import recorded
 MOMENT = Moment(datetime(2026, 3, 1, tzinfo=UTC), "UTC", "ann", "spark_catalog", "default")
 SHORT = 45
 GROWTH_MAX = 2.3
-"""Of the work added by the second doubling, over that of the first."""
+"""The work added by the second doubling, divided by that of the first."""
 
 
 NOW, NOW_AND_NOW, PROPERTY = "'now'", "'now' ", "'a#' 'b'"
@@ -106,7 +106,7 @@ def work(action: Callable[[int], object], length: int) -> int:
 
 
 def read(sql: str) -> None:
-    """Do with a statement all that is done before it is logged."""
+    """Classify a statement, as it is done before it is logged."""
     with contextlib.suppress(RefusedError):
         classify(sql, Context(), Rules.builtin())
 
@@ -167,7 +167,7 @@ PLANS: dict[str, Callable[[Any, int], object]] = {
 
 
 def read_a_plan(data: bytes) -> None:
-    """Do with a plan all that is done before it is logged, but for what Spark is asked."""
+    """Process a plan as it is done before it is logged, without the requests to Spark."""
     with contextlib.suppress(RefusedError):
         plan = opened(parse(protos.base.Plan, data))
         classify_plan(read_plan(plan), Context(), Rules.builtin())
@@ -189,7 +189,7 @@ def test_work_on_a_larger_plan_grows_no_faster_than_the_plan(name: str) -> None:
     grows_with_its_length(lambda count: read_a_plan(data(count)))
 
 
-def test_work_on_more_parameters_grows_no_faster_than_they_do() -> None:
+def test_work_on_more_parameters_grows_no_faster_than_their_number() -> None:
     def parameters(count: int) -> list[dict[str, object]]:
         return [{"name": f"p{at}", "value": "1", "type": "INT"} for at in range(count)]
 
@@ -204,6 +204,6 @@ def test_work_on_more_parameters_grows_no_faster_than_they_do() -> None:
     grows_with_its_length(expanded)
 
 
-def test_tokenize_of_a_million_open_comments_ends_at_once() -> None:
+def test_tokenize_of_a_million_open_comments_raises_an_error() -> None:
     with pytest.raises(LexicalError):
         list(tokenize("/*" * 1_000_000 + "*/"))

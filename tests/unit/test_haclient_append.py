@@ -30,9 +30,7 @@ def batches_of_many(fails: bool = False) -> Iterator[pa.RecordBatch]:
         raise LookupError("the source is away")
 
 
-async def test_append_of_many_rows_sends_them_as_they_are_read(
-    connect: Open, servers: list[Server]
-) -> None:
+async def test_append_of_many_rows_sends_all_of_them(connect: Open, servers: list[Server]) -> None:
     connection = connect(servers)
     await settle(connection.append("t", batches_of_many(), request_id="r"))
     await settle(connection.append("t", batches_of_many, request_id="r"))
@@ -41,7 +39,7 @@ async def test_append_of_many_rows_sends_them_as_they_are_read(
     assert len(servers[0].appended) == 2
 
 
-async def test_append_of_many_rows_fails_over_where_they_can_be_read_again(
+async def test_append_of_many_rows_fails_over_if_they_can_be_read_again(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers)
@@ -55,7 +53,7 @@ async def test_append_of_many_rows_fails_over_where_they_can_be_read_again(
 
 
 class Frame:
-    """A DataFrame of some other library: an Arrow stream as often as it is asked."""
+    """A DataFrame of another library: gives an Arrow stream any number of times."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return MANY.__arrow_c_stream__(requested_schema)
@@ -65,13 +63,13 @@ class Frame:
 
 
 class Stream:
-    """A stream of some other library: whether it can be read again is not known."""
+    """A stream of another library: whether it can be read again is unknown."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return MANY.__arrow_c_stream__(requested_schema)
 
 
-async def test_append_of_what_gives_an_arrow_stream_sends_its_rows(
+async def test_append_of_an_object_with_an_arrow_stream_sends_its_rows(
     connect: Open, servers: list[Server]
 ) -> None:
     servers[0].rows_script += [UNAVAILABLE, UNAVAILABLE]
@@ -90,7 +88,7 @@ async def test_append_of_an_arrow_stream_without_a_length_is_read_once(
     assert not servers[1].appended
 
 
-async def test_append_whose_source_fails_raises_that_and_asks_nobody_else(
+async def test_append_whose_source_fails_raises_its_error_and_tries_no_other_server(
     connect: Open, servers: list[Server]
 ) -> None:
     with pytest.raises(LookupError, match="away"):

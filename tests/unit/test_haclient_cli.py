@@ -1,4 +1,4 @@
-"""`haclient sql`: forms of input and output, exit codes, what goes to standard error."""
+"""`haclient sql`: forms of input and output, exit codes, messages on standard error."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def prompted(monkeypatch: pytest.MonkeyPatch, state: Path, keys: str) -> int:
         return cli.main(["sql"])
 
 
-def test_sql_as_table_aligns_and_reports_on_stderr(server: Server, capsys: Capture) -> None:
+def test_sql_as_table_aligns_columns_and_reports_on_stderr(server: Server, capsys: Capture) -> None:
     server.script.append(answering(TABLE))
     assert cli.main(["sql", "SELECT 1"]) == 0
     out, err = capsys.readouterr()
@@ -75,15 +75,17 @@ def test_sql_as_csv_and_json_is_machine_readable(server: Server, capsys: Capture
         "",
     )
     assert cli.main(["sql", "--json", "SELECT 1"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["rows"][0] == ["a\nb", "1.50", "2026-01-02", ["x"]]
-    assert said["ha"]["cluster"] == "a"
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["rows"][0] == ["a\nb", "1.50", "2026-01-02", ["x"]]
+    assert printed["ha"]["cluster"] == "a"
     assert cli.main(["sql", "--format", "jsonl", "SELECT 1"]) == 0
     first = json.loads(capsys.readouterr().out.splitlines()[0])
     assert first["price"] == "1.50"
 
 
-def test_sql_table_longer_than_the_limit_says_so(server: Server, capsys: Capture) -> None:
+def test_sql_table_longer_than_the_limit_is_reported_as_cut(
+    server: Server, capsys: Capture
+) -> None:
     server.script.append(answering(pa.table({"n": range(10)})))
     assert cli.main(["sql", "--rows", "3", "SELECT 1"]) == 0
     out, err = capsys.readouterr()
@@ -103,7 +105,7 @@ def test_sql_file_runs_its_statements_up_to_the_first_failure(
     capsys.readouterr()
 
 
-def test_sql_from_stdin_and_token_from_file(
+def test_sql_reads_the_statement_from_stdin_and_the_token_from_a_file(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     (tmp_path / "token").write_text("secret\n")
@@ -113,7 +115,7 @@ def test_sql_from_stdin_and_token_from_file(
     capsys.readouterr()
 
 
-def test_sql_error_shows_everything_there_is_to_know(server: Server, capsys: Capture) -> None:
+def test_sql_error_shows_all_its_fields(server: Server, capsys: Capture) -> None:
     server.script.extend([failing(422, "application", "GONE", "42P01", hint="look")] * 2)
     assert cli.main(["sql", "SELECT 1", "--request-id", "r1"]) == output.EXIT_REJECTED
     assert capsys.readouterr().err == (
@@ -137,15 +139,17 @@ def test_sql_failover_is_shown(
         assert err[1].startswith("cluster b")
 
 
-def test_sql_failover_that_repeats_is_told_once_for_each_statement(capsys: Capture) -> None:
+def test_repeated_sql_failover_is_shown_once_per_statement(capsys: Capture) -> None:
     server = "http://host.invalid:1"
     given = ["sql", "--wait", "1", "--server", server, "--keep-going", "SELECT 1; SELECT 2"]
     assert cli.main(given) == output.EXIT_UNAVAILABLE
-    told = [line for line in capsys.readouterr().err.splitlines() if "failover" in line]
-    assert len(told) == 2 and all(f"{server} asked again" in line for line in told)
+    reported_output = [line for line in capsys.readouterr().err.splitlines() if "failover" in line]
+    assert len(reported_output) == 2 and all(
+        f"{server} asked again" in line for line in reported_output
+    )
 
 
-def test_prompt_helps_and_sends_no_command_of_its_own(
+def test_prompt_help_and_quit_commands_are_not_sent_to_the_server(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert prompted(monkeypatch, tmp_path, "\\help\rhelp;\r\\x\rquit ;\r") == 0
@@ -153,7 +157,7 @@ def test_prompt_helps_and_sends_no_command_of_its_own(
     assert capsys.readouterr().err.count(prompt.HELP) == 3
 
 
-def test_prompt_without_a_place_for_its_history_says_so(
+def test_prompt_without_a_place_for_its_history_shows_a_message(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -162,7 +166,7 @@ def test_prompt_without_a_place_for_its_history_says_so(
     assert len(server.seen) == 1
 
 
-def test_sql_exit_codes_tell_what_became_of_it(server: Server, capsys: Capture) -> None:
+def test_sql_exit_codes_show_the_outcome(server: Server, capsys: Capture) -> None:
     server.script.append(failing(503, "availability", "X", outcome="UNKNOWN"))
     assert cli.main(["sql", "--wait", "0", "INSERT"]) == output.EXIT_UNKNOWN
     server.stop()
@@ -173,7 +177,7 @@ def test_sql_exit_codes_tell_what_became_of_it(server: Server, capsys: Capture) 
     capsys.readouterr()
 
 
-def test_prompt_runs_statements_over_several_lines_and_keeps_history(
+def test_prompt_runs_statements_over_several_lines_and_keeps_its_history(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert prompted(monkeypatch, tmp_path, "SELECT\r1; WRONG;\rquit\r") == 0
@@ -186,7 +190,7 @@ def test_prompt_runs_statements_over_several_lines_and_keeps_history(
     assert history.stat().st_mode & 0o077 == 0
 
 
-def test_sql_with_a_read_level_asks_for_it(server: Server, capsys: Capture) -> None:
+def test_sql_with_a_read_level_sends_it(server: Server, capsys: Capture) -> None:
     words = ["--consistency", "bounded", "--acceptable-offset-lag", "7"]
     assert cli.main(["sql", *words, "SELECT 1"]) == 0
     assert server.seen[0]["consistency"] == "bounded"
@@ -202,7 +206,7 @@ def test_sql_with_a_read_level_asks_for_it(server: Server, capsys: Capture) -> N
         ("http://a:1,b:2,c", ["server c has no port: taken as http://c:80"]),
     ],
 )
-def test_server_without_scheme_or_port_is_told_as_it_was_taken(
+def test_server_without_scheme_or_port_is_reported_with_the_assumed_url(
     given: str, reported: list[str], capsys: Capture
 ) -> None:
     shown: list[str] = []
@@ -211,7 +215,7 @@ def test_server_without_scheme_or_port_is_told_as_it_was_taken(
     assert shown == reported
 
 
-def test_status_shows_the_rings_clusters_from_the_first_server_that_answers(
+def test_status_shows_the_clusters_from_the_first_server_that_answers(
     server: Server, capsys: Capture
 ) -> None:
     with serving("b") as (other,):
@@ -231,16 +235,18 @@ def test_status_shows_the_rings_clusters_from_the_first_server_that_answers(
         assert "ring ring, as cluster b sees it" in err
         server.state = "DOWN"
         assert cli.main(["status", "--json", *servers]) == output.EXIT_UNAVAILABLE
-        told = json.loads(capsys.readouterr().out)["clusters"][1]
-        assert told["state"] == "RECOVERING"
-        assert told.keys() <= {*ClusterView.__slots__}, "a HAProc reports these"
+        reported_output = json.loads(capsys.readouterr().out)["clusters"][1]
+        assert reported_output["state"] == "RECOVERING"
+        assert reported_output.keys() <= {*ClusterView.__slots__}, "a HAProc reports these"
         other.stop()
         assert cli.main(["status", "--wait", "0", *servers]) == output.EXIT_UNAVAILABLE
         assert "no server was available" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["status"], ["sql", "SELECT 1"]])
-def test_reader_that_has_had_enough_is_no_error_to_tell(server: Server, command: list[str]) -> None:
+def test_closed_standard_output_ends_a_command_without_a_message(
+    server: Server, command: list[str]
+) -> None:
     server.ring = [server]
     program = "import sys; from haclient import cli; sys.exit(cli.main(sys.argv[1:]))"
     read, write = os.pipe()
@@ -255,14 +261,14 @@ def test_reader_that_has_had_enough_is_no_error_to_tell(server: Server, command:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_version_is_the_packages(capsys: Capture) -> None:
+def test_version_is_that_of_the_package(capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"haclient {version('haproc')}\n"
 
 
-def test_completion_script_completes_commands_options_and_files(capsys: Capture) -> None:
+def test_completion_script_completes_subcommands_and_files(capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["--print-completion", "bash"])
     script = capsys.readouterr().out
@@ -274,7 +280,7 @@ def test_completion_script_completes_commands_options_and_files(capsys: Capture)
 
 
 @pytest.mark.parametrize("command", ["sql", "submit", "load", "jobs", "status"])
-def test_help_of_each_command_tells_its_exit_codes(command: str, capsys: Capture) -> None:
+def test_help_of_each_command_contains_its_exit_codes(command: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         cli.parser().parse_args([command, "--help"])
     shown = " ".join(capsys.readouterr().out.split())

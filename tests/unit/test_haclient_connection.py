@@ -40,7 +40,7 @@ from tests.unit.haclient_server import (
 __all__ = ["connect", "connect_plainly", "servers"]
 
 
-async def test_execute_query_gives_rows_description_and_report(
+async def test_execute_query_returns_rows_description_and_report(
     connect: Open, servers: list[Server]
 ) -> None:
     cursor = await run(connect(servers, token="secret", catalog="c", schema="s"))
@@ -67,7 +67,7 @@ async def test_execute_with_options_and_parameters_sends_them(
         await run(connection, consistancy="any")
 
 
-async def test_fetch_in_parts_gives_every_row_once(connect: Open, servers: list[Server]) -> None:
+async def test_fetch_in_parts_returns_every_row_once(connect: Open, servers: list[Server]) -> None:
     servers[0].script.append(chunked(BIG, 1000))
     cursor = await run(connect(servers))
     assert await settle(cursor.fetchone()) == (0,)
@@ -81,7 +81,9 @@ async def test_fetch_in_parts_gives_every_row_once(connect: Open, servers: list[
     assert await settle(cursor.fetchone()) is None
 
 
-async def test_fetch_as_table_pandas_and_by_iteration(connect: Open, servers: list[Server]) -> None:
+async def test_fetch_as_table_pandas_and_by_iteration_returns_all_rows(
+    connect: Open, servers: list[Server]
+) -> None:
     connection = connect(servers)
     for _ in range(3):
         servers[0].script.append(answering(BIG))
@@ -108,7 +110,7 @@ async def test_executemany_of_a_row_insert_is_one_operation(
     assert [row[0]["value"] for row in servers[0].seen[0]["parameter_rows"]] == ["1", "2", "3"]
 
 
-async def test_executemany_of_rows_that_the_server_does_not_count_counts_them(
+async def test_executemany_counts_rows_that_the_server_does_not_count(
     connect: Open, servers: list[Server]
 ) -> None:
     servers[0].script.append(answering(pa.table({}), {"affected_rows": None}))
@@ -117,7 +119,7 @@ async def test_executemany_of_rows_that_the_server_does_not_count_counts_them(
     assert cursor.rowcount == 1000
 
 
-async def test_nextset_gives_the_result_up_for_there_is_no_other(
+async def test_nextset_discards_the_result_and_returns_none(
     connect: Open, servers: list[Server]
 ) -> None:
     servers[0].script.append(answering(pa.table({"n": [1]})))
@@ -185,7 +187,7 @@ async def test_availability_error_fails_over_with_the_same_request_id(
     assert (await run(connection)).ha["cluster"] == "b", "sticky"
 
 
-async def test_error_that_says_nothing_on_two_clusters_is_the_requests_own(
+async def test_unexplained_error_on_two_clusters_is_raised_as_the_error_of_the_request(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers)
@@ -199,7 +201,7 @@ async def test_error_that_says_nothing_on_two_clusters_is_the_requests_own(
     assert sum(len(server.seen) for server in servers) == 2
 
 
-async def test_age_is_that_of_the_first_attempt_also_if_that_was_somebody_elses(
+async def test_age_is_counted_from_the_first_attempt_also_of_another_client(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers)
@@ -219,7 +221,9 @@ async def test_age_is_that_of_the_first_attempt_also_if_that_was_somebody_elses(
         await settle(cursor.execute("SELECT 1", age_s=-1.0))
 
 
-async def test_killed_server_is_left_at_once(connect: Open, servers: list[Server]) -> None:
+async def test_killed_server_is_left_without_a_backoff(
+    connect: Open, servers: list[Server]
+) -> None:
     connection = connect(servers, backoff_first_s=10.0, backoff_max_s=10.0)
     await run(connection)
     servers[0].stop()
@@ -262,7 +266,7 @@ async def test_deadline_on_a_living_server_gives_outcome_unknown(
     assert not servers[1].seen
 
 
-async def test_no_server_reachable_gives_outcome_not_sent(
+async def test_unreachable_servers_give_outcome_not_sent(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers, outage_s=0.2)
@@ -275,7 +279,7 @@ async def test_no_server_reachable_gives_outcome_not_sent(
     assert (await run(connection)).ha["cluster"] == "a"
 
 
-async def test_all_servers_breaking_gives_outcome_unknown(
+async def test_broken_connections_to_all_servers_give_outcome_unknown(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers, outage_s=0.0)
@@ -286,7 +290,7 @@ async def test_all_servers_breaking_gives_outcome_unknown(
     assert all(len(server.seen) == 1 for server in servers)
 
 
-async def test_rejection_after_a_broken_attempt_is_believed_only_from_the_log(
+async def test_rejection_after_a_broken_attempt_counts_only_with_a_log_offset(
     connect: Open, servers: list[Server]
 ) -> None:
     for offset, outcome in ((None, Outcome.UNKNOWN), (17, Outcome.REJECTED)):
@@ -307,7 +311,7 @@ async def test_rounds_are_repeated_until_a_server_is_available(
     assert cursor.ha["cluster"] == "a"
 
 
-async def test_failback_goes_to_the_first_once_it_has_been_ready(
+async def test_failback_goes_to_the_first_server_after_it_has_been_ready(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers, failback_probe_s=0.02, failback_after_s=0.05)
@@ -337,7 +341,7 @@ async def test_large_result_streams_and_a_break_is_an_error(
     assert (await run(connection)).ha["cluster"] == "a"
 
 
-async def test_stream_option_hands_rows_out_before_the_end(
+async def test_stream_option_returns_rows_before_the_end(
     connect: Open, servers: list[Server]
 ) -> None:
     servers[0].script.append(breaking_off(BIG, 10, 0.5))
@@ -346,9 +350,7 @@ async def test_stream_option_hands_rows_out_before_the_end(
     await settle(cursor.close())
 
 
-async def test_session_is_opened_when_the_server_asks_and_kept(
-    connect: Open, servers: list[Server]
-) -> None:
+async def test_session_is_opened_on_demand_and_kept(connect: Open, servers: list[Server]) -> None:
     connection = connect(servers, schema="s`x")
     await run(connection, "USE x")
     await run(connection)
@@ -358,7 +360,7 @@ async def test_session_is_opened_when_the_server_asks_and_kept(
     assert servers[0].seen[-1]["session_id"] in servers[0].sessions
 
 
-async def test_session_goes_on_on_another_server_by_its_id_alone(
+async def test_session_continues_on_another_server_under_its_id(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers)
@@ -371,7 +373,7 @@ async def test_session_goes_on_on_another_server_by_its_id_alone(
     assert not servers[1].sessions
 
 
-async def test_session_that_the_ring_does_not_have_any_more_is_told(
+async def test_session_that_the_ring_does_not_know_any_more_raises_an_error(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers)
@@ -381,7 +383,7 @@ async def test_session_that_the_ring_does_not_have_any_more_is_told(
     assert not servers[0].sessions
 
 
-async def test_append_in_a_session_goes_where_the_session_is(
+async def test_append_in_a_session_uses_the_schema_of_the_session(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers, schema="s")
@@ -416,7 +418,7 @@ async def test_closed_connection_and_cursor_refuse_work(
         b"",
     ],
 )
-async def test_broken_http_is_failed_over(
+async def test_broken_http_answer_causes_a_failover(
     connect: Open, servers: list[Server], answer: bytes
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -1,4 +1,4 @@
-"""`haclient load --create`: the table that a file's rows fit in, made once before them."""
+"""`haclient load --create`: the table that a file's rows fit into, created once before them."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ def columns(path: Path, types: str | None = None, size: int = 1 << 20, **options
         (pa.struct({"a`b": pa.int64()}), "STRUCT<`a``b`: BIGINT>"),
     ],
 )
-def test_type_of_arrow_is_the_type_of_sql_that_holds_its_values(
-    kind: pa.DataType, expected: str
-) -> None:
+def test_arrow_type_has_a_sql_type_that_holds_its_values(kind: pa.DataType, expected: str) -> None:
     assert sql_type(kind) == expected
 
 
@@ -69,12 +67,12 @@ def test_type_of_arrow_is_the_type_of_sql_that_holds_its_values(
     "kind",
     [pa.time64("us"), pa.duration("s"), pa.month_day_nano_interval(), pa.decimal256(60, 2)],
 )
-def test_type_of_arrow_that_no_table_has_is_an_error(kind: pa.DataType) -> None:
+def test_arrow_type_without_a_table_type_raises_an_error(kind: pa.DataType) -> None:
     with pytest.raises(DataError, match="--types"):
         sql_type(pa.list_(kind))
 
 
-def test_csv_gets_the_types_that_fit_all_of_its_values(tmp_path: Path) -> None:
+def test_csv_columns_have_types_that_fit_all_values(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     head = "id,price,day,at,when,ok,clock,name,nothing,late"
     first = '1,1.5,2026-01-02,2026-01-02 03:04:05,2026-01-02T03:04:05Z,true,12:00:00,"a\nb",,7'
@@ -95,7 +93,7 @@ def test_csv_gets_the_types_that_fit_all_of_its_values(tmp_path: Path) -> None:
     assert columns(path) == ["id STRING", "s STRING"]
 
 
-def test_csv_number_with_a_zero_or_a_plus_in_front_is_a_text(tmp_path: Path) -> None:
+def test_csv_number_with_a_leading_zero_or_plus_is_a_string(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("zip,n,tel,f,at\n8004,-1,+41,0.5,2026-01-02 03:04:05\n0123,0,,1e+05,\n")
     for size in (1 << 20, 1):
@@ -113,14 +111,16 @@ def test_csv_number_with_a_zero_or_a_plus_in_front_is_a_text(tmp_path: Path) -> 
         (b'a,b\n"1,2\n', "from line 2 on: no csv|not closed"),
     ],
 )
-def test_csv_that_is_none_is_told(tmp_path: Path, data: bytes, problem: str) -> None:
+def test_malformed_csv_raises_an_error_with_its_place(
+    tmp_path: Path, data: bytes, problem: str
+) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(data)
     with pytest.raises(DataError, match=problem):
         columns(path)
 
 
-def test_json_lines_get_types_of_json_and_mixed_values_need_one_that_is_stated(
+def test_json_lines_have_json_types_and_mixed_values_need_a_stated_type(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "t.jsonl"
@@ -143,7 +143,7 @@ def test_json_lines_get_types_of_json_and_mixed_values_need_one_that_is_stated(
         columns(path)
 
 
-def test_parquet_states_its_types(tmp_path: Path) -> None:
+def test_parquet_columns_have_the_types_of_the_file_or_the_stated_ones(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"n": pa.array([1], pa.int16()), "d": [None]}), path)
     assert columns(path, "d DATE") == ["n SMALLINT", "d DATE"]
@@ -156,7 +156,7 @@ def test_parquet_states_its_types(tmp_path: Path) -> None:
         columns(path)
 
 
-def test_stated_types_may_hold_commas() -> None:
+def test_stated_types_may_contain_commas() -> None:
     text = "id INT, `a,b` DECIMAL(10, 2), S STRUCT<x: INT, y: MAP<STRING, INT>>,"
     assert stated_types(text) == {
         "id": "INT",
@@ -169,16 +169,16 @@ def test_stated_types_may_hold_commas() -> None:
             stated_types(wrong)
 
 
-def test_statement_quotes_names_and_differences_are_told_in_words() -> None:
-    wanted = [TableColumn("a b", "INT"), TableColumn("c", "DECIMAL(10, 2)")]
-    assert create_statement("s.my-t", wanted) == (
+def test_create_statement_quotes_names_and_differences_are_described() -> None:
+    expected_columns = [TableColumn("a b", "INT"), TableColumn("c", "DECIMAL(10, 2)")]
+    assert create_statement("s.my-t", expected_columns) == (
         "CREATE TABLE `s`.`my-t` (`a b` INT, `c` DECIMAL(10, 2)) USING delta"
     )
-    assert create_statement("s.`x.y`", wanted[:1]).startswith("CREATE TABLE s.`x.y` (")
+    assert create_statement("s.`x.y`", expected_columns[:1]).startswith("CREATE TABLE s.`x.y` (")
     there = of_result(pa.schema({"A B": pa.int32(), "c": pa.decimal128(10, 2)}))
-    assert differences(wanted, there) == []
+    assert differences(expected_columns, there) == []
     there = of_result(pa.schema({"c": pa.time64("us"), "d": pa.string()}))
-    assert differences(wanted, there) == [
+    assert differences(expected_columns, there) == [
         *("it has no `a b` INT", "the file has no `d` STRING"),
         "`c` TIME is DECIMAL(10, 2) in the file",
     ]
@@ -188,16 +188,18 @@ def load(server: Server, path: Path, *more: str) -> int:
     return cli.main(["load", str(path), "--table", "t", "--server", server.url, *more])
 
 
-def test_load_makes_the_table_once_under_its_own_id(
+def test_load_creates_the_table_once_under_its_own_id(
     server: Server, tmp_path: Path, capsys: Capture
 ) -> None:
     path = tmp_path / "t.csv"
     path.write_text("id,s\n1,x\n")
     server.script.append(reset)
     assert load(server, path, "--create", "--types", "id INT") == 0
-    told = capsys.readouterr().err
-    assert "table t, inferred (--types says others): `id` INT, `s` STRING" in told
-    load_id = next(line.split()[1] for line in told.splitlines() if line.startswith("load "))
+    error_output = capsys.readouterr().err
+    assert "table t, inferred (--types says others): `id` INT, `s` STRING" in error_output
+    load_id = next(
+        line.split()[1] for line in error_output.splitlines() if line.startswith("load ")
+    )
     again = load(server, path, "--create", "--types", "id INT", "--resume", load_id)
     assert again == 0
     first, repeated, resumed = server.seen
@@ -208,7 +210,7 @@ def test_load_makes_the_table_once_under_its_own_id(
     assert len(server.bodies) == 1
 
 
-def test_load_into_a_table_that_is_there_needs_the_same_columns(
+def test_load_into_an_existing_table_needs_the_same_columns(
     server: Server, tmp_path: Path, capsys: Capture
 ) -> None:
     path = tmp_path / "t.csv"
@@ -232,8 +234,8 @@ def test_load_whose_table_is_rejected_loads_nothing(
     path.write_text("id,s\n1,x\n")
     server.script.append(failing(422, "application", "SCHEMA_NOT_FOUND", "42704"))
     assert load(server, path, "--create") == output.EXIT_REJECTED
-    told = capsys.readouterr().err
-    assert "class SCHEMA_NOT_FOUND" in told and "--resume" not in told
+    error_output = capsys.readouterr().err
+    assert "class SCHEMA_NOT_FOUND" in error_output and "--resume" not in error_output
     assert not server.bodies
     assert load(server, path, "--types", "id INT") == output.EXIT_USAGE
     server.stop()

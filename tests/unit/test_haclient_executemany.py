@@ -1,4 +1,4 @@
-"""Many sets of parameters of one INSERT: as rows where they can be, else as a statement."""
+"""Many parameter sets of one INSERT: sent as rows if possible, otherwise as a statement."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ONE = ValueInsert("t", (), ("",))
         ("", None),
     ],
 )
-def test_insert_of_markers_alone_is_known(sql: str, found: ValueInsert | None) -> None:
+def test_insert_of_markers_only_is_recognised(sql: str, found: ValueInsert | None) -> None:
     assert value_insert(sql) == found
 
 
@@ -86,14 +86,14 @@ NOON = datetime(2026, 1, 31, 12)
         ([[1]], None),
     ],
 )
-def test_values_of_one_kind_are_a_column(values: list[Any], kind: pa.DataType | None) -> None:
+def test_values_of_one_kind_become_a_column(values: list[Any], kind: pa.DataType | None) -> None:
     table = as_rows(ONE, [(value,) for value in values])
     assert (table and table.schema.field(0).type) == kind
     if table is not None and not isinstance(values[0], UUID):
         assert table.column(0).to_pylist() == values
 
 
-def test_sets_must_be_those_of_the_markers() -> None:
+def test_parameter_sets_that_do_not_match_the_markers_are_no_rows() -> None:
     named = ValueInsert("t", (), ("a", "b", "a"))
     table = as_rows(named, [{"a": 1, "b": "x"}, {"b": None, "a": 2}])
     assert table is not None and table.to_pylist() == [
@@ -106,7 +106,9 @@ def test_sets_must_be_those_of_the_markers() -> None:
     assert as_rows(ONE, ["x"]) is None
 
 
-async def test_many_sets_go_as_rows_and_are_counted(connect: Open, servers: list[Server]) -> None:
+async def test_many_parameter_sets_are_sent_as_rows_and_counted(
+    connect: Open, servers: list[Server]
+) -> None:
     cursor = connect(servers).cursor()
     await settle(cursor.executemany(SQL, iter(MANY), request_id="r", write_concern="all"))
     ((table, query, rows),) = servers[0].appended
@@ -121,7 +123,7 @@ async def test_many_sets_go_as_rows_and_are_counted(connect: Open, servers: list
 
 
 @pytest.mark.parametrize("why", ["HAPROC_ROWS_MISFIT", "HAPROC_REQUEST_ID_REUSED"])
-async def test_rows_that_do_not_fit_go_as_a_statement_of_the_same_id(
+async def test_rows_that_do_not_fit_are_sent_as_a_statement_under_the_same_id(
     connect: Open, servers: list[Server], why: str
 ) -> None:
     cursor = connect(servers).cursor()
@@ -131,7 +133,7 @@ async def test_rows_that_do_not_fit_go_as_a_statement_of_the_same_id(
     assert body["request_id"] == "r" and len(body["parameter_rows"]) == 2500 == cursor.rowcount
 
 
-async def test_other_errors_of_rows_are_the_answer(connect: Open, servers: list[Server]) -> None:
+async def test_other_error_of_rows_is_raised(connect: Open, servers: list[Server]) -> None:
     cursor = connect(servers).cursor()
     servers[0].rows_script.append(failing(422, "application", "CHECK", "23001"))
     with pytest.raises(haclient.IntegrityError):
@@ -139,7 +141,7 @@ async def test_other_errors_of_rows_are_the_answer(connect: Open, servers: list[
     assert not servers[0].seen
 
 
-async def test_sets_that_are_no_rows_go_as_a_statement(
+async def test_parameter_sets_that_make_no_rows_are_sent_as_a_statement(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers)

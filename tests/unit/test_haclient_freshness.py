@@ -1,4 +1,4 @@
-"""What a connection remembers of what it wrote and saw, and what it sends of that."""
+"""The offsets that a connection remembers from its writes and reads, and the fields it sends."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ answers_s = st.lists(st.tuples(st.sampled_from(["a", "b", ""]), st.integers(0, 5
 
 
 @given(answers_s, st.integers(0, 50))
-def test_seen_never_forgets_what_an_answer_showed(
+def test_seen_offsets_never_forget_the_offset_of_an_answer(
     answers: list[tuple[str, int]], handed_over: int
 ) -> None:
-    seen = SeenOffsets(handed_over)
+    seen_offsets = SeenOffsets(handed_over)
     for cluster, offset in answers:
-        seen = seen.after(cluster, offset)
-    assert seen.token == max([handed_over, *(offset for _, offset in answers)])
+        seen_offsets = seen_offsets.after(cluster, offset)
+    assert seen_offsets.token == max([handed_over, *(offset for _, offset in answers)])
     for name in ("a", "b", "c"):
         told = [offset for cluster, offset in answers if cluster != name]
-        fields = seen.fields("session")
+        fields = seen_offsets.fields("session")
         others = [offset for cluster, offset in fields.get("seen", {}).items() if cluster != name]
         assert max([fields.get("after_offset", 0), *others]) == max([handed_over, *told])
 
 
 @pytest.mark.parametrize("offset", [None, True, "7", 7.0])
-def test_seen_takes_nothing_from_an_answer_without_a_token(offset: object) -> None:
+def test_seen_offsets_ignore_an_answer_without_a_token(offset: object) -> None:
     assert SeenOffsets(3).after("a", offset) == SeenOffsets(3)
 
 
-def test_nothing_is_sent_for_level_any_or_before_anything_was_seen() -> None:
+def test_fields_are_empty_for_level_any_or_before_the_first_answer() -> None:
     assert SeenOffsets(3, {"a": 4}).fields("any") == {}
     assert NOTHING_SEEN.fields("session") == {}
     assert SeenOffsets(3, {"a": 4}).fields(None) == {"after_offset": 3, "seen": {"a": 4}}
@@ -46,6 +46,6 @@ def test_nothing_is_sent_for_level_any_or_before_anything_was_seen() -> None:
         ({"after_offset": 1.5}, "after_offset must be a whole number"),
     ],
 )
-def test_connect_refuses_what_is_no_level(options: dict[str, object], told: str) -> None:
+def test_connect_refuses_wrong_freshness_options(options: dict[str, object], told: str) -> None:
     with pytest.raises(haclient.InterfaceError, match=told):
         haclient.connect("http://a", **options)  # type: ignore[arg-type]

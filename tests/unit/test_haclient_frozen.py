@@ -1,4 +1,4 @@
-"""A client whose server is frozen (SIGSTOP): a real process, under the settings as they come."""
+"""A client whose server is frozen (SIGSTOP): a real process, with the default settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.haclient_server import WAIT_S, Server
 __all__ = ["connect_plainly"]
 
 SOON_S = 8.0
-"""A bound for a busy machine, not the aim, which is a second: bench.bench_membership measures."""
+"""A bound for a busy machine; the aim is one second, see bench.bench_membership."""
 LONG_S = 2.5 * Policy().hung_after_s
 PROGRAM = """
 import json, sys
@@ -38,7 +38,7 @@ server.close()
 
 
 class Process:
-    """A server in a process of its own; statements take as long as the script says."""
+    """A server in its own process; each statement takes the next duration of the script."""
 
     def __init__(self, *seconds: float) -> None:
         command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), json.dumps(seconds)]
@@ -49,7 +49,7 @@ class Process:
         self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
 
     def freeze(self) -> None:
-        """Stop it, and wait until each of its threads has noticed."""
+        """Stop it, and wait until all of its threads are stopped."""
         self._process.send_signal(signal.SIGSTOP)
         tasks = Path(f"/proc/{self._process.pid}/task")
         end = time.monotonic() + WAIT_S
@@ -83,7 +83,7 @@ def other() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[list[Process]]:
-    """Two servers; the first one's first statements take long, one for each form of client."""
+    """Two servers; the first statements of the first one are slow, one for each form of client."""
     made = [Process(LONG_S, LONG_S), Process()]
     yield made
     for process in made:
@@ -101,14 +101,16 @@ QUICK_BACK = {"failback_after_s": 0.0, "failback_probe_s": 0.02}
 
 
 async def at_a(connection: Any) -> None:
-    """Ask until the first server answers: on a busy machine it may seem to be hung at first."""
+    """Run statements until the first server answers: on a busy machine it may seem hung at
+    first.
+    """
     end = time.monotonic() + WAIT_S
     while (await run(connection)).ha["cluster"] != "a":
         assert time.monotonic() < end, "it did not come to pass"
         await asyncio.sleep(0.05)
 
 
-async def test_statement_that_takes_longer_than_a_freeze_goes_unnoticed_is_waited_for(
+async def test_statement_longer_than_the_detection_time_of_a_freeze_is_waited_for(
     connect: Open, processes: list[Process], other: Server
 ) -> None:
     patient = {"connect_timeout_s": 10.0, "probe_timeout_s": 10.0}
@@ -117,7 +119,7 @@ async def test_statement_that_takes_longer_than_a_freeze_goes_unnoticed_is_waite
     assert not other.seen
 
 
-async def test_client_of_a_frozen_process_has_its_answer_soon(
+async def test_client_of_a_frozen_process_is_answered_soon_by_another_server(
     connect: Open, processes: list[Process], other: Server
 ) -> None:
     connection: Any = connect([processes[0], other], **QUICK_BACK)
@@ -133,7 +135,7 @@ async def test_client_of_a_frozen_process_has_its_answer_soon(
     assert time.monotonic() - begun < SOON_S
 
 
-async def test_write_to_a_process_that_freezes_is_repeated_under_its_id(
+async def test_write_to_a_frozen_process_is_repeated_under_its_id(
     connect: Open, processes: list[Process], other: Server
 ) -> None:
     connection: Any = connect([processes[0], other], **QUICK_BACK)
@@ -145,7 +147,7 @@ async def test_write_to_a_process_that_freezes_is_repeated_under_its_id(
     assert [body["request_id"] for body in other.seen] == ["once"]
 
 
-async def test_client_whose_servers_all_freeze_for_a_while_goes_on_afterwards(
+async def test_client_continues_after_all_servers_were_frozen(
     connect: Open, processes: list[Process]
 ) -> None:
     connection: Any = connect(processes)

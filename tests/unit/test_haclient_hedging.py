@@ -1,4 +1,4 @@
-"""When a query is sent to a second server (haclient/choosing.py)."""
+"""The time at which a query is sent to a second server (haclient/choosing.py)."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from haclient.choosing import P95, RECENT, RECENT_MIN, Hedging, is_hedgeable
         ("'SELECT'", False),
     ],
 )
-def test_hedgeable_is_what_surely_only_reads(sql: str, hedged: bool) -> None:
+def test_only_statements_that_surely_only_read_are_hedgeable(sql: str, hedged: bool) -> None:
     assert is_hedgeable(sql, {}) is hedged
 
 
-def test_hedgeable_the_callers_class_decides() -> None:
+def test_operation_class_of_the_caller_decides_whether_a_statement_is_hedgeable() -> None:
     assert is_hedgeable("SHOW TABLES", {"operation_class": "query"})
     assert not is_hedgeable("SELECT f()", {"operation_class": "asynchronous"})
 
 
-def test_hedging_is_off_unless_asked_for() -> None:
+def test_hedging_is_off_by_default() -> None:
     assert Hedging().took(1.0) == Hedging() and Hedging().after_s() is None
     assert Hedging(0.2).after_s() == 0.2
 
 
-def test_hedging_at_the_95th_percentile_of_the_recent_queries() -> None:
+def test_hedging_delay_is_the_95th_percentile_of_recent_queries() -> None:
     state = Hedging(P95)
     for number in range(1, RECENT_MIN):
         state = state.took(float(number))

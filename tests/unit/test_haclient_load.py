@@ -1,4 +1,4 @@
-"""Loading files: how they are cut, what a server is told, and going on with one that broke off."""
+"""Loading files: how they are cut, the requests that a server gets, and resuming a load."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ _CELLS = st.text(st.sampled_from('ab",\n\r '), max_size=6)
     st.integers(1, 50),
     st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
 )
-def test_pieces_of_csv_hold_whole_records(
-    records: list[list[str]], size: int, quoting: Any
-) -> None:
+def test_csv_pieces_hold_whole_records(records: list[list[str]], size: int, quoting: Any) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n", quoting=quoting).writerows(records)
     data = text.getvalue().encode()
@@ -61,16 +59,16 @@ def test_pieces_of_csv_hold_whole_records(
         (b'"",""\r\n', 7),
     ],
 )
-def test_quotes_count_only_where_a_field_begins(data: bytes, end: int) -> None:
+def test_quotes_count_only_at_the_begin_of_a_field(data: bytes, end: int) -> None:
     assert CsvRecords(",").end(data) == end
 
 
-def test_record_that_never_ends_is_told() -> None:
+def test_csv_record_that_never_ends_raises_an_error() -> None:
     with pytest.raises(haclient.DataError, match="a quote is not closed"):
         list(pieces(io.BytesIO(b'"' + b"x\n" * (4 << 20)), CsvRecords(",").end, 1 << 20))
 
 
-def test_form_follows_from_the_name_or_is_said() -> None:
+def test_file_form_follows_from_the_name_or_an_option() -> None:
     assert form_of(Path("a.CSV.gz")).kind is FileKind.CSV
     assert form_of(Path("a.tsv")).query() == {"delimiter": "\t"}
     assert form_of(Path("a.b"), "jsonl", time_zone="UTC").query() == {"time_zone": "UTC"}
@@ -80,25 +78,25 @@ def test_form_follows_from_the_name_or_is_said() -> None:
         form_of(Path("a.parquet"), null="x")
 
 
-def test_arrow_of_many_small_batches_is_cut_by_looking_at_each_once(
+def test_cutting_of_small_arrow_batches_reads_each_size_at_most_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "rows.arrows"
     table = pa.table({"n": range(2000), "s": [f"text {n}" for n in range(2000)]})
     with pa.ipc.new_stream(path, table.schema) as writer:
         writer.write_table(table, max_chunksize=1)
-    looked = 0
+    sizes_read = 0
 
     class Batch:
-        """A batch that counts how often somebody asks for its size."""
+        """A batch that counts how often its size is read."""
 
         def __init__(self, batch: Any) -> None:
             self.batch, self.num_rows = batch, batch.num_rows
 
         @property
         def nbytes(self) -> int:
-            nonlocal looked
-            looked += 1
+            nonlocal sizes_read
+            sizes_read += 1
             return int(self.batch.nbytes)
 
         def slice(self, begin: int, rows: int) -> Batch:
@@ -112,7 +110,7 @@ def test_arrow_of_many_small_batches_is_cut_by_looking_at_each_once(
     monkeypatch.setattr(files, "pa", SimpleNamespace(Table=SimpleNamespace(from_batches=table_of)))
     counted = ((Batch(batch), share) for batch, share in batches)
     assert [(t.num_rows, share) for t, share in files._grouped(counted, 10_000)] == plain
-    assert looked <= 2 * len(batches) and len(plain) > 2
+    assert sizes_read <= 2 * len(batches) and len(plain) > 2
 
 
 # -- through a connection --------------------------------------------------------------------------
@@ -122,7 +120,7 @@ def sent(server: Server) -> bytes:
     return b"".join(body for _, _, body in server.bodies)
 
 
-async def test_csv_goes_in_pieces_that_name_its_columns_and_lines(
+async def test_csv_is_sent_in_pieces_with_its_columns_and_first_lines(
     connect: Open, servers: list[Server], tmp_path: Path
 ) -> None:
     path = tmp_path / "t.csv"
@@ -145,14 +143,14 @@ async def test_csv_goes_in_pieces_that_name_its_columns_and_lines(
 
 
 @pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
-def test_parquet_texts_written_as_differences_are_read(tmp_path: Path, encoding: str) -> None:
+def test_parquet_strings_with_delta_encoding_are_read(tmp_path: Path, encoding: str) -> None:
     path, table = tmp_path / "t.parquet", pa.table({"s": ["p1", "p2", None]})
     pq.write_table(table, path, use_dictionary=False, column_encoding={"s": encoding})
     batches = [batch for batch, _ in files._of_parquet(path, 4000)]
     assert pa.Table.from_batches(batches).equals(table)
 
 
-async def test_json_lines_packed_parquet_and_arrow(
+async def test_json_lines_parquet_and_arrow_files_are_loaded(
     connect: Open, servers: list[Server], tmp_path: Path
 ) -> None:
     connection = connect(servers)
@@ -180,7 +178,7 @@ async def test_json_lines_packed_parquet_and_arrow(
         servers[0].appended.clear()
 
 
-async def test_file_without_rows_is_sent_so_that_its_table_and_columns_are_checked(
+async def test_file_without_rows_is_sent_to_check_its_table_and_columns(
     connect: Open, servers: list[Server], tmp_path: Path
 ) -> None:
     connection = connect(servers)
@@ -217,7 +215,7 @@ async def test_file_that_cannot_be_read_sends_nothing(
     assert not servers[0].bodies
 
 
-async def test_load_that_broke_off_goes_on_with_what_is_not_there(
+async def test_resumed_load_sends_only_missing_pieces(
     connect: Open, servers: list[Server], tmp_path: Path
 ) -> None:
     connection = connect(servers)
@@ -250,7 +248,7 @@ async def test_load_that_broke_off_goes_on_with_what_is_not_there(
         await settle(connection.load(path, "t", resume="x", **options))
 
 
-async def test_piece_that_the_log_rejected_is_sent_under_its_next_id(
+async def test_rejected_piece_is_sent_under_its_next_id(
     connect: Open, servers: list[Server], tmp_path: Path
 ) -> None:
     connection = connect(servers)
@@ -279,7 +277,7 @@ async def test_piece_that_the_log_rejected_is_sent_under_its_next_id(
     assert all(float(query["age_s"]) >= 60 for _, query, _ in servers[0].bodies)
 
 
-async def test_piece_whose_rejection_is_not_final_ends_the_load_and_is_not_sent_again(
+async def test_piece_with_a_rejection_that_is_not_final_ends_the_load(
     connect: Open, servers: list[Server], tmp_path: Path
 ) -> None:
     connection = connect(servers)
@@ -306,7 +304,7 @@ async def test_piece_whose_rejection_is_not_final_ends_the_load_and_is_not_sent_
 
 
 @pytest.mark.parametrize("concern", ["all", None])
-async def test_piece_that_has_not_met_the_write_concern_is_sent_again_under_its_id(
+async def test_piece_that_has_not_met_its_write_concern_is_sent_again_under_its_id(
     connect: Open, servers: list[Server], tmp_path: Path, concern: str | None
 ) -> None:
     connection = connect(servers)
@@ -325,20 +323,20 @@ async def test_piece_that_has_not_met_the_write_concern_is_sent_again_under_its_
     assert again.skipped == 1 and len(servers[0].bodies) == 2
 
 
-async def test_piece_that_is_passed_over_is_shown_to_session_reads_behind_it(
+async def test_offset_of_a_skipped_piece_counts_for_later_session_reads(
     connect: Open, servers: list[Server], tmp_path: Path
 ) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b"1,x\n")
     loaded = await settle(connect(servers).load(path, "t", columns="id,s"))
-    told = {"affected_rows": 1, "cluster": "a", "log_offset": 17, "after_offset": 18}
-    servers[0].written[f"{loaded.load_id}.0"] = told
+    written_report = {"affected_rows": 1, "cluster": "a", "log_offset": 17, "after_offset": 18}
+    servers[0].written[f"{loaded.load_id}.0"] = written_report
     connection = connect(servers)
     await settle(connection.load(path, "t", columns="id,s", resume=loaded.load_id))
     assert (connection.after_offset, connection.last_offset) == (18, 17)
 
 
-async def test_load_goes_on_into_no_other_schema(
+async def test_load_into_another_schema_cannot_be_resumed(
     connect: Open, servers: list[Server], tmp_path: Path
 ) -> None:
     path = tmp_path / "t.csv"
@@ -356,7 +354,7 @@ async def test_load_goes_on_into_no_other_schema(
     await settle(here.load(path, "t", columns="id,s", resume=loaded.load_id))
 
 
-async def test_load_of_a_session_goes_where_that_is_when_it_begins(
+async def test_load_in_a_session_uses_the_schema_of_the_session_at_its_begin(
     connect: Open, servers: list[Server], tmp_path: Path
 ) -> None:
     path = tmp_path / "t.csv"
@@ -382,7 +380,7 @@ async def test_load_of_a_session_goes_where_that_is_when_it_begins(
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
-def test_file_that_changes_while_it_is_loaded_is_told(tmp_path: Path, name: str) -> None:
+def test_file_that_changes_during_a_load_raises_an_error(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if name == "t.parquet":
         pq.write_table(pa.table({"n": range(9999)}), path, row_group_size=1000)
@@ -396,7 +394,7 @@ def test_file_that_changes_while_it_is_loaded_is_told(tmp_path: Path, name: str)
         list(found)
 
 
-def test_file_that_arrow_cannot_read_is_not_called_none(
+def test_file_with_an_unsupported_encoding_has_a_message_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "t.parquet"
@@ -410,7 +408,7 @@ def test_file_that_arrow_cannot_read_is_not_called_none(
         list(LoadFile(path, form_of(path)).pieces())
 
 
-def test_arrow_stream_whose_writer_died_is_told(tmp_path: Path) -> None:
+def test_arrow_stream_whose_writer_died_raises_an_error(tmp_path: Path) -> None:
     path, sink = tmp_path / "t.arrow", io.BytesIO()
     with pa.ipc.new_stream(sink, pa.schema({"n": pa.int64()})) as writer:
         writer.write_batch(pa.record_batch({"n": [1]}))
@@ -425,7 +423,7 @@ def test_arrow_stream_whose_writer_died_is_told(tmp_path: Path) -> None:
             list(LoadFile(path, form_of(path), 4000).pieces())
 
 
-def test_digest_tells_what_would_be_cut_otherwise(
+def test_load_digest_changes_when_the_file_would_be_cut_differently(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "t.csv").write_bytes(LINES)
@@ -442,7 +440,7 @@ def test_digest_tells_what_would_be_cut_otherwise(
     assert csv_now == before[0] and parquet_now != before[1]
 
 
-async def test_error_of_a_piece_ends_the_load_once_the_others_under_way_have_ended(
+async def test_error_of_a_piece_ends_the_load_before_all_pieces_are_sent(
     connect: Open, servers: list[Server], tmp_path: Path
 ) -> None:
     path = tmp_path / "t.csv"
@@ -456,7 +454,7 @@ async def test_error_of_a_piece_ends_the_load_once_the_others_under_way_have_end
 # -- on the command line ---------------------------------------------------------------------------
 
 
-def test_load_command_tells_how_it_went(
+def test_load_command_reports_rows_resumption_and_errors(
     servers: list[Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "t.csv"
@@ -478,7 +476,7 @@ def test_load_command_tells_how_it_went(
     assert cli.main(["load", str(path), "--table", "t", *at]) == 2
 
 
-def test_bar_shows_share_rate_and_time_left() -> None:
+def test_progress_bar_shows_share_rate_and_remaining_time() -> None:
     at = [0.0]
     out = io.StringIO()
     bar = Bar(out, True, lambda: at[0])

@@ -42,7 +42,7 @@ def test_cancel_from_another_thread_ends_execute(servers: list[Server]) -> None:
 
 @pytest.mark.parametrize("overtaken", [0, 2])
 async def test_cancel_from_another_task_ends_execute(servers: list[Server], overtaken: int) -> None:
-    """Also one that comes to a server that has not heard of its statement yet."""
+    """Also a cancel that arrives at a server before the statement does."""
     servers[0].script.append(until_cancelled)
     servers[0].unknown = overtaken
     async with haclient.aio.connect([s.url for s in servers]) as connection:
@@ -56,7 +56,7 @@ async def test_cancel_from_another_task_ends_execute(servers: list[Server], over
     assert not servers[1].seen
 
 
-async def test_cancel_goes_to_another_server_where_the_one_that_ran_it_is_gone(
+async def test_cancel_goes_to_another_server_if_the_one_that_ran_the_statement_is_gone(
     servers: list[Server],
 ) -> None:
     async with haclient.aio.connect([s.url for s in servers]) as connection:
@@ -100,11 +100,11 @@ def test_threads_sharing_a_connection_get_their_own_answers(servers: list[Server
         for thread in threads:
             thread.join(WAIT_S)
     assert not wrong
-    answered = {body["request_id"] for server in servers for body in server.seen}
-    assert len(answered) == 200
+    answered_ids = {body["request_id"] for server in servers for body in server.seen}
+    assert len(answered_ids) == 200
 
 
-def test_unreachable_address_is_passed_over_within_the_connect_timeout(
+def test_unreachable_server_is_skipped(
     servers: list[Server],
 ) -> None:
     # A listener whose backlog is full does not take connections: packets are dropped.
@@ -165,7 +165,7 @@ def test_unknown_option_of_connect_is_refused() -> None:
         haclient.connect("http://a", timeout=5)
 
 
-def test_blocking_client_is_what_the_script_writes() -> None:
+def test_blocking_client_is_up_to_date_with_its_generator() -> None:
     script = Path(__file__).parents[2] / "scripts" / "async_to_sync.py"
     done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The order policies: evenness by enumeration, no flapping by Hypothesis (haclient/choosing.py)."""
+"""The order policies: even load by enumeration, stability by Hypothesis (haclient/choosing.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from haclient.choosing import (
 
 
 def loads(count: int, numbers: range, lost: Collection[int]) -> Counter[int]:
-    """Return how many of these clients are at each server while some are lost."""
+    """Return how many of these clients use each server while some servers are lost."""
     orders = (spread(count, number) for number in numbers)
     return Counter(next(place for place in order if place not in lost) for order in orders)
 
@@ -36,7 +36,7 @@ def test_spread_over_all_clients_gives_each_order_once(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", range(1, 7))
-def test_spread_whatever_is_lost_the_rest_is_evenly_loaded(count: int) -> None:
+def test_spread_loads_the_remaining_servers_evenly_for_any_lost_ones(count: int) -> None:
     clients = math.factorial(count)
     for lost_count in range(count):
         for lost in combinations(range(count), lost_count):
@@ -45,7 +45,7 @@ def test_spread_whatever_is_lost_the_rest_is_evenly_loaded(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", range(2, 20))
-def test_spread_start_and_successor_are_even_over_numbers_in_a_row(count: int) -> None:
+def test_spread_has_even_first_and_second_servers_over_consecutive_numbers(count: int) -> None:
     for first in (0, 7, 1000):
         numbers = range(first * count * (count - 1), (first + 1) * count * (count - 1))
         pairs = Counter(spread(count, number)[:2] for number in numbers)
@@ -63,12 +63,12 @@ def test_spread_is_a_permutation_that_starts_at_the_number_modulo_n(
         assert order[1] == (number + 1 + number // count % (count - 1)) % count
 
 
-def test_nearest_goes_by_round_trip_and_unmeasured_last() -> None:
+def test_nearest_sorts_by_round_trip_with_unmeasured_servers_last() -> None:
     assert nearest([0.3, None, 0.1, 0.2], None) == (2, 3, 0, 1)
     assert nearest([None, None], 0) == (0, 1)
 
 
-def test_nearest_keeps_the_first_until_another_is_clearly_nearer() -> None:
+def test_nearest_keeps_the_first_server_until_another_is_clearly_nearer() -> None:
     assert nearest([0.010, 0.008], 0) == (0, 1)
     assert nearest([0.010, 0.006], 0) == (1, 0)
     assert nearest([0.0010, 0.0001], 0) == (0, 1), "too little to matter"
@@ -82,7 +82,7 @@ times = st.floats(1e-4, 1.0)
     base=times,
     rounds=st.lists(st.lists(st.floats(1.0, 1.4), min_size=3, max_size=3), min_size=1, max_size=30),
 )
-def test_nearest_of_servers_alike_never_changes_its_first(
+def test_nearest_of_similar_servers_never_changes_its_first(
     base: float, rounds: list[list[float]]
 ) -> None:
     first: int | None = None
@@ -96,13 +96,13 @@ def test_nearest_of_servers_alike_never_changes_its_first(
 
 
 @given(before=st.none() | times, samples=st.lists(times, min_size=1))
-def test_smoothed_stays_between_what_was_measured(
+def test_smoothed_value_stays_between_the_measured_ones(
     before: float | None, samples: list[float]
 ) -> None:
-    seen = [*samples, *([] if before is None else [before])]
+    measured = [*samples, *([] if before is None else [before])]
     for sample in samples:
         before = smoothed(before, sample)
-        assert min(seen) * (1 - 1e-9) <= before <= max(seen) * (1 + 1e-9)
+        assert min(measured) * (1 - 1e-9) <= before <= max(measured) * (1 + 1e-9)
 
 
 @given(near=times, far=times)

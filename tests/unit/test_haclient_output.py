@@ -16,7 +16,7 @@ from haclient.statements import Split, split
 
 
 class Done:
-    """A cursor that has this table."""
+    """A cursor with the rows of this table."""
 
     rowcount = -1
     request_id = "r"
@@ -36,7 +36,7 @@ def written(table: pa.Table, form: str = "table", columns_max: int | None = None
     return out.getvalue().splitlines()
 
 
-def test_table_aligns_wide_and_combining_characters_and_escapes_what_a_terminal_obeys() -> None:
+def test_table_aligns_wide_characters_and_escapes_control_characters() -> None:
     texts = ["\u6771\u4eac", "e\u0301", "\u0e01\u0e31", "a\x1b[2J", "abcd"]
     assert written(pa.table({"t": texts, "n": range(5)})) == [
         " t        | n",
@@ -56,14 +56,14 @@ def test_null_differs_from_an_empty_text_in_every_form() -> None:
     assert written(table, "csv") == ["t,b", '"",AP8=', ',""']
 
 
-def test_csv_is_what_other_readers_take() -> None:
+def test_csv_output_is_read_by_other_csv_readers() -> None:
     texts = ['a"b', "c,d", "e\nf", "g\rh", " i "]
     out = io.StringIO()
     write_result(Done(pa.table({"a, b": texts})), "csv", out, None)
     assert [row[0] for row in csv.reader(io.StringIO(out.getvalue(), newline=""))][1:] == texts
 
 
-def test_table_that_is_wider_than_the_terminal_is_vertical() -> None:
+def test_table_wider_than_the_terminal_is_shown_vertically() -> None:
     table = pa.table({"id": [1, 2], "note": ["x" * 70, None]})
     assert written(table, columns_max=79)[0].startswith(" id | note")
     assert len(written(table)[0]) == len(" id | note"), "in a pipe any width"
@@ -79,13 +79,13 @@ def test_table_that_is_wider_than_the_terminal_is_vertical() -> None:
     assert written(table.slice(0, 0), columns_max=5)[0] == " id | note", "its columns are seen"
 
 
-def test_vertical_keeps_the_lines_of_a_text() -> None:
+def test_vertical_form_keeps_the_lines_of_a_text() -> None:
     shown = written(pa.table({"plan": ["a\nb\x07"], "n": [1]}), "vertical")
     assert shown[1:] == ["plan | a", "     | b\\x07", "n    | 1"]
 
 
 @pytest.mark.parametrize("form", ["table", "vertical"])
-def test_one_text_with_line_breaks_is_shown_as_it_is(form: str) -> None:
+def test_single_text_with_line_breaks_is_shown_line_by_line(form: str) -> None:
     plan = "== Physical Plan ==\n* Project\n+- \x1b[1mScan\n"
     assert written(pa.table({"plan": [plan]}), form) == [
         "== Physical Plan ==",
@@ -95,12 +95,12 @@ def test_one_text_with_line_breaks_is_shown_as_it_is(form: str) -> None:
     assert written(pa.table({"plan": [plan, plan]}))[2].startswith(" == Physical Plan ==\\n*")
 
 
-def test_long_cell_counts_for_the_lines_of_the_screen() -> None:
+def test_long_cell_counts_as_several_lines_of_the_screen() -> None:
     assert rows_of_screen("abc\n\n" + "\u6771" * 6 + "\n", 5) == 1 + 1 + 3
     assert rows_of_screen("", 80) == 0
 
 
-def test_error_of_many_lines_is_short_unless_all_are_wanted() -> None:
+def test_error_of_many_lines_is_shortened_unless_errors_full_is_set() -> None:
     failure = Failure(
         FailureKind.APPLICATION, "[GONE] no \x1bx;\n'Project", error_class="GONE", hint="look"
     )
@@ -129,7 +129,7 @@ def test_error_of_many_lines_is_short_unless_all_are_wanted() -> None:
         ("\\", Split((), "\\")),
     ],
 )
-def test_backslash_g_ends_a_statement_and_has_it_shown_vertically(
+def test_backslash_g_ends_a_statement_and_selects_the_vertical_form(
     sql: str, expected: Split
 ) -> None:
     assert split(sql) == expected

@@ -50,7 +50,7 @@ async def until_servers(connection: Any, *servers: Server) -> None:
 
 
 async def refreshed(connection: Any, asked: Server) -> None:
-    """Run statements until the client has wholly looked at the ring again, from now on."""
+    """Run statements until the client has read the whole ring again, from now on."""
     told = asked.told
     deadline = time.monotonic() + WAIT_S
     # The first may have been under way; the third begins when the second has ended.
@@ -71,7 +71,7 @@ def servers() -> Iterator[list[Server]]:
 # -- discovery ---------------------------------------------------------------------------------
 
 
-async def test_ring_is_learned_from_one_server_and_used_when_that_fails(
+async def test_ring_is_learned_from_one_server_and_used_when_that_one_fails(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers[1:2], **QUICK)
@@ -91,7 +91,9 @@ async def test_first_statement_does_not_wait_for_discovery(
     assert len(servers[0].seen) == 1
 
 
-async def test_ring_is_asked_again_only_after_a_while(connect: Open, servers: list[Server]) -> None:
+async def test_ring_is_queried_again_only_after_refresh_s(
+    connect: Open, servers: list[Server]
+) -> None:
     connection = connect(servers, refresh_s=60.0)
     await run(connection)
     await until(lambda: all(server.told == 1 for server in servers))
@@ -100,7 +102,7 @@ async def test_ring_is_asked_again_only_after_a_while(connect: Open, servers: li
     assert [server.told for server in servers] == [1, 1, 1]
 
 
-async def test_discovery_switched_off_asks_nothing(connect: Open, servers: list[Server]) -> None:
+async def test_disabled_discovery_sends_no_request(connect: Open, servers: list[Server]) -> None:
     connection = connect(servers[:2], discover=False, **QUICK)
     for _ in range(5):
         await run(connection)
@@ -108,7 +110,7 @@ async def test_discovery_switched_off_asks_nothing(connect: Open, servers: list[
     assert not any(server.told for server in servers)
 
 
-async def test_server_that_tells_nothing_leaves_the_list_as_given(
+async def test_server_without_topology_leaves_the_list_unchanged(
     connect: Open, servers: list[Server]
 ) -> None:
     servers[0].ring = []
@@ -117,7 +119,7 @@ async def test_server_that_tells_nothing_leaves_the_list_as_given(
     assert connection.servers == (servers[0].url, servers[1].url)
 
 
-async def test_cluster_that_joins_is_used_and_one_that_leaves_is_not(
+async def test_joining_cluster_is_used_and_leaving_one_is_not(
     connect: Open, servers: list[Server]
 ) -> None:
     a, b, c = servers
@@ -130,7 +132,9 @@ async def test_cluster_that_joins_is_used_and_one_that_leaves_is_not(
     await until_servers(connection, a, c)
 
 
-async def test_cluster_that_moved_is_followed(connect: Open, servers: list[Server]) -> None:
+async def test_moved_cluster_is_found_at_its_new_address(
+    connect: Open, servers: list[Server]
+) -> None:
     a, b, moved = servers
     connection = connect([a, b], **QUICK)
     a.ring = [a, b]
@@ -143,7 +147,7 @@ async def test_cluster_that_moved_is_followed(connect: Open, servers: list[Serve
     await until_servers(connection, a, moved)
 
 
-async def test_cluster_that_moved_to_where_another_one_was_is_followed(
+async def test_cluster_moved_to_the_address_of_another_one_is_found(
     connect: Open, servers: list[Server]
 ) -> None:
     a, b, moved = servers
@@ -159,7 +163,9 @@ async def test_cluster_that_moved_to_where_another_one_was_is_followed(
     await until_servers(connection, a, moved)
 
 
-async def test_urls_that_do_not_answer_are_not_used(connect: Open, servers: list[Server]) -> None:
+async def test_urls_that_do_not_answer_as_their_cluster_are_not_used(
+    connect: Open, servers: list[Server]
+) -> None:
     a, b, c = servers
     b.url_told, c.url_told = "http://127.0.0.1:9", a.url
     connection = connect([a], **QUICK)
@@ -167,7 +173,7 @@ async def test_urls_that_do_not_answer_are_not_used(connect: Open, servers: list
     assert connection.servers == (a.url,)
 
 
-async def test_probes_and_discovery_show_the_token(connect: Open, servers: list[Server]) -> None:
+async def test_probes_and_discovery_send_the_token(connect: Open, servers: list[Server]) -> None:
     for server in servers:
         server.token = "secret"
     connection = connect(servers[:1], token="secret", **QUICK)
@@ -180,7 +186,7 @@ async def test_probes_and_discovery_show_the_token(connect: Open, servers: list[
 # -- order -------------------------------------------------------------------------------------
 
 
-async def test_spread_clients_start_elsewhere_and_follow_evenly(
+async def test_spread_clients_start_at_different_servers_and_fail_over_evenly(
     connect: Open, servers: list[Server]
 ) -> None:
     connections = [
@@ -189,11 +195,11 @@ async def test_spread_clients_start_elsewhere_and_follow_evenly(
     ]
     assert Counter(c.server for c in connections) == {server.url: 2 for server in servers}
     servers[0].stop()
-    answered = [(await run(connection)).ha["cluster"] for connection in connections]
-    assert Counter(answered) == {"b": 3, "c": 3}
+    answering_clusters = [(await run(connection)).ha["cluster"] for connection in connections]
+    assert Counter(answering_clusters) == {"b": 3, "c": 3}
 
 
-async def test_nearest_goes_to_the_server_with_the_shortest_round_trip(
+async def test_nearest_order_uses_the_server_with_the_shortest_round_trip(
     connect: Open, servers: list[Server]
 ) -> None:
     servers[0].probe_delay_s, servers[2].probe_delay_s = 0.15, 0.08
@@ -203,7 +209,7 @@ async def test_nearest_goes_to_the_server_with_the_shortest_round_trip(
     assert (await run(connection)).ha["cluster"] == "b"
 
 
-async def test_unknown_order_is_refused(connect: Open, servers: list[Server]) -> None:
+async def test_wrong_connection_option_is_refused(connect: Open, servers: list[Server]) -> None:
     for wrong in ({"order": "random"}, {"hedge_after_s": 0}, {"client_number": -1}):
         with pytest.raises(haclient.InterfaceError):
             connect(servers, **wrong)
@@ -212,7 +218,7 @@ async def test_unknown_order_is_refused(connect: Open, servers: list[Server]) ->
 # -- draining ----------------------------------------------------------------------------------
 
 
-async def test_answer_of_a_draining_server_moves_the_client_without_a_failure(
+async def test_answer_of_a_draining_server_moves_the_client_without_a_failover_event(
     connect: Open, servers: list[Server]
 ) -> None:
     events: list[Failover] = []
@@ -223,7 +229,7 @@ async def test_answer_of_a_draining_server_moves_the_client_without_a_failure(
     assert (len(servers[0].seen), events) == (1, [])
 
 
-async def test_draining_server_is_left_at_once_and_not_returned_to_until_ready(
+async def test_draining_server_is_left_at_once_and_not_used_until_ready(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers, discover=False, circuit_s=0.001, **QUICK)
@@ -236,7 +242,9 @@ async def test_draining_server_is_left_at_once_and_not_returned_to_until_ready(
     assert (await run(connection)).ha["cluster"] == "a"
 
 
-async def test_ring_tells_of_a_draining_server(connect: Open, servers: list[Server]) -> None:
+async def test_draining_server_reported_by_the_ring_is_not_used(
+    connect: Open, servers: list[Server]
+) -> None:
     a, b, _ = servers
     connection = connect(servers, **QUICK)
     await refreshed(connection, a)
@@ -250,7 +258,7 @@ async def test_ring_tells_of_a_draining_server(connect: Open, servers: list[Serv
 # -- hedged reads ------------------------------------------------------------------------------
 
 
-async def test_hedged_query_is_answered_by_the_faster_server_and_ended_at_the_other(
+async def test_hedged_query_is_answered_by_the_faster_server_and_cancelled_at_the_other(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers, hedge_after_s=0.05, discover=False)
@@ -274,7 +282,7 @@ async def test_hedged_query_whose_second_server_fails_is_answered_by_the_first(
     assert len(servers[1].seen) == 1
 
 
-async def test_hedged_query_with_two_failures_goes_on_to_the_third(
+async def test_hedged_query_with_two_failures_goes_to_the_third_server(
     connect: Open, servers: list[Server]
 ) -> None:
     async def fail_late(server: Server, request: Any, body: Any) -> Any:
@@ -287,7 +295,7 @@ async def test_hedged_query_with_two_failures_goes_on_to_the_third(
     assert (await run(connection)).ha["cluster"] == "c"
 
 
-async def test_hedged_query_that_is_wrong_is_told_once(
+async def test_application_error_of_a_hedgeable_query_is_raised_without_a_second_request(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers, hedge_after_s=5.0, discover=False)
@@ -335,7 +343,7 @@ async def test_hedging_at_p95_needs_recent_queries(connect: Open, servers: list[
 # -- what a connection has seen ----------------------------------------------------------------
 
 
-async def test_last_offset_is_the_highest_that_an_answer_named(
+async def test_last_offset_is_the_highest_one_of_all_answers(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers, discover=False)
@@ -367,7 +375,7 @@ async def test_connection_sends_the_tokens_of_all_its_answers(
     assert connection.after_offset == 12
 
 
-async def test_options_of_one_statement_go_before_the_connections(
+async def test_options_of_a_statement_take_precedence_over_those_of_the_connection(
     connect: Open, servers: list[Server]
 ) -> None:
     server = servers[0]
@@ -386,9 +394,7 @@ async def test_options_of_one_statement_go_before_the_connections(
         await run(connection, apply_budget_s="5")
 
 
-async def test_whether_a_kept_answer_will_do_is_sent_as_it_is(
-    connect: Open, servers: list[Server]
-) -> None:
+async def test_cache_option_is_sent_unchanged(connect: Open, servers: list[Server]) -> None:
     connection = connect([servers[0]], discover=False)
     for cache in (True, False, None):
         await run(connection, cache=cache)
@@ -400,7 +406,7 @@ async def test_whether_a_kept_answer_will_do_is_sent_as_it_is(
 # -- servers with as much to do as they take -----------------------------------------------------
 
 
-async def test_busy_servers_are_asked_again_until_the_deadline(
+async def test_busy_servers_are_tried_again_until_the_deadline(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers, outage_s=0.0, discover=False)
@@ -418,7 +424,7 @@ async def test_busy_servers_are_asked_again_until_the_deadline(
     assert (error.outcome, error.error_class) == (Outcome.NOT_SENT, "HACLIENT_DEADLINE")
 
 
-async def test_error_of_a_deadline_has_what_a_server_said_last(
+async def test_error_of_a_deadline_contains_the_last_message_of_a_server(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers, discover=False)
@@ -430,7 +436,7 @@ async def test_error_of_a_deadline_has_what_a_server_said_last(
         await run(connection, timeout_s=1.0)
 
 
-async def test_retry_that_nobody_takes_leaves_the_outcome_as_unknown_as_it_was(
+async def test_refused_retry_of_an_aged_request_has_outcome_unknown(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers, discover=False)

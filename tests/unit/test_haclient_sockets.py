@@ -1,4 +1,4 @@
-"""The blocking client leaves no socket to the collector, whatever goes wrong with it."""
+"""The blocking client leaves no open socket behind after any error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def transport_to(url: str) -> tuple[Transport, Server]:
     return Transport(settings), settings.servers[0]
 
 
-def test_socket_that_cannot_be_secured_is_closed(
+def test_socket_whose_tls_setup_fails_is_closed(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport, server = transport_to(url_of(listener, "https"))
@@ -47,7 +47,7 @@ def test_socket_that_cannot_be_secured_is_closed(
         assert there.recv(1) == b""
 
 
-def test_connection_given_back_while_the_client_is_closed_is_closed(
+def test_connection_returned_to_a_closing_client_is_closed(
     listener: socket.socket,
 ) -> None:
     transport, server = transport_to(url_of(listener))

@@ -1,4 +1,4 @@
-"""PySpark sessions of haclient.spark and servers that come and go."""
+"""PySpark sessions of haclient.spark with servers that come and go."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.unit.spark_connect_server import ROWS, Server
 
 WAIT_S = 20.0
 PATIENT: dict[str, Any] = {"connect_timeout_s": 10.0, "probe_timeout_s": 10.0}
-"""These servers share a busy machine's time with their clients."""
+"""These servers share a busy machine with their clients."""
 QUICK_BACK: dict[str, Any] = {"failback_probe_s": 0.02, "failback_after_s": 0.05}
 TLS = Path(__file__).parents[1] / "integration/tls"
 
 
 class Sessions:
-    """Opens sessions on servers; keeps the failovers that they told of."""
+    """Opens sessions on servers; keeps the failovers that they report."""
 
     def __init__(self) -> None:
         self.told: list[Failover] = []
@@ -71,7 +71,7 @@ def numbers(result: list[Any]) -> list[int]:
 
 
 def names(result: list[Any]) -> str:
-    """Return whose rows a result has, in order."""
+    """Return the names of the servers whose rows a result has, in order."""
     return "".join(dict.fromkeys(row.by for row in result))
 
 
@@ -100,7 +100,7 @@ def channel(session: Any) -> Any:
     return session.client._channel
 
 
-def test_session_with_all_servers_well_stays_with_the_first(
+def test_session_with_healthy_servers_stays_with_the_first(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers)
@@ -111,7 +111,7 @@ def test_session_with_all_servers_well_stays_with_the_first(
     assert not opened.told
 
 
-def test_session_whose_server_is_not_there_is_answered_by_the_next(
+def test_session_whose_first_server_is_down_is_answered_by_the_next(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers)
@@ -120,7 +120,7 @@ def test_session_whose_server_is_not_there_is_answered_by_the_next(
     assert names(read(session)) == "b"
 
 
-def test_session_whose_server_goes_between_statements_goes_on(
+def test_session_whose_server_stops_between_statements_continues_on_another(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers)
@@ -131,7 +131,7 @@ def test_session_whose_server_goes_between_statements_goes_on(
     assert {each.request.session_id for each in servers[1].seen} == {session.session_id}
 
 
-def test_statement_broken_off_before_its_first_row_is_sent_on_under_its_id(
+def test_statement_interrupted_before_its_first_row_is_sent_to_another_server_under_its_id(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers)
@@ -146,7 +146,7 @@ def test_statement_broken_off_before_its_first_row_is_sent_on_under_its_id(
     assert 0 < float(second[0].metadata["haproc-age-s"]) < WAIT_S
 
 
-def test_result_broken_off_in_the_middle_is_gone_on_with_elsewhere(
+def test_result_interrupted_midway_is_continued_on_another_server(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers)
@@ -160,7 +160,7 @@ def test_result_broken_off_in_the_middle_is_gone_on_with_elsewhere(
     assert opened.told[0].next == f"sc://{servers[1].address}"
 
 
-def test_result_that_nobody_else_can_go_on_with_ends_with_an_error(
+def test_result_that_no_other_server_can_continue_ends_with_an_error(
     opened: Sessions, servers: list[Server]
 ) -> None:
     rows = opened(*servers).table("forgotten").toLocalIterator()
@@ -170,7 +170,7 @@ def test_result_that_nobody_else_can_go_on_with_ends_with_an_error(
         list(rows)
 
 
-def test_result_that_the_server_cuts_is_attached_to_again_there(
+def test_result_that_the_server_cuts_is_reattached_there(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers)
@@ -178,7 +178,7 @@ def test_result_that_the_server_cuts_is_attached_to_again_there(
     assert len(servers[0].calls("ReattachExecute")) == 1
 
 
-def test_error_of_the_statement_is_raised_and_no_other_server_asked(
+def test_application_error_is_raised_without_a_failover(
     opened: Sessions, servers: list[Server]
 ) -> None:
     with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND"):
@@ -186,7 +186,7 @@ def test_error_of_the_statement_is_raised_and_no_other_server_asked(
     assert not servers[1].seen
 
 
-def test_statement_that_no_server_takes_ends_after_the_outage(
+def test_statement_that_no_server_accepts_ends_after_the_outage_time(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers, outage_s=0.2)
@@ -197,14 +197,14 @@ def test_statement_that_no_server_takes_ends_after_the_outage(
     assert all(server.calls("ExecutePlan") for server in servers)
 
 
-def test_servers_that_are_busy_are_no_outage(opened: Sessions, servers: list[Server]) -> None:
+def test_busy_servers_do_not_count_as_an_outage(opened: Sessions, servers: list[Server]) -> None:
     session = opened(*servers, outage_s=0.0, busy_s=1.0)
     with pytest.raises(PySparkException, match="HACLIENT_BUSY"):
         read(session, "busy")
     assert all(len(server.calls("ExecutePlan")) > 1 for server in servers)
 
 
-def test_draining_server_ends_what_it_has_and_is_sent_nothing_new(
+def test_draining_server_finishes_its_statements_and_gets_no_new_ones(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers, **QUICK_BACK)
@@ -217,7 +217,7 @@ def test_draining_server_ends_what_it_has_and_is_sent_nothing_new(
         until(lambda: names(read(session)) == "a")
 
 
-def test_statement_at_a_server_that_has_closed_its_door_comes_to_its_end(
+def test_statement_at_a_server_that_has_closed_its_door_is_completed(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers, silence_s=0.01)
@@ -230,7 +230,7 @@ def test_statement_at_a_server_that_has_closed_its_door_comes_to_its_end(
         assert names(running.result(WAIT_S)) == "a"
 
 
-def test_session_goes_back_to_a_server_it_prefers_but_not_during_a_statement(
+def test_session_fails_back_to_a_preferred_server_but_not_during_a_statement(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers, **QUICK_BACK)
@@ -247,7 +247,7 @@ def test_session_goes_back_to_a_server_it_prefers_but_not_during_a_statement(
     until(lambda: names(read(session)) == "a")
 
 
-def test_session_with_a_checkpoint_does_not_go_back(
+def test_session_with_a_checkpoint_does_not_fail_back(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers, **QUICK_BACK)
@@ -260,7 +260,7 @@ def test_session_with_a_checkpoint_does_not_go_back(
     assert names(read(session)) == "b"
 
 
-def test_finalizer_that_asks_while_its_thread_holds_a_lock_neither_hangs_nor_is_lost(
+def test_finalizer_that_calls_the_client_under_a_lock_neither_hangs_nor_is_lost(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers)
@@ -269,7 +269,9 @@ def test_finalizer_that_asks_while_its_thread_holds_a_lock_neither_hangs_nor_is_
     held, view, done = channel(session), channel(session).view, list[str]()
 
     def finalize() -> None:
-        """As what PySpark keeps of a checkpoint does, wherever Python collects it."""
+        """Like the finalizer of PySpark's checkpoints, which can run wherever Python
+        collects them.
+        """
         read(session)
         view.left(view.server(1))
         done.append("asked")
@@ -291,7 +293,7 @@ def test_finalizer_that_asks_while_its_thread_holds_a_lock_neither_hangs_nor_is_
     assert view.memory.servers[1].leaving
 
 
-def test_artifacts_whose_server_goes_in_the_middle_are_sent_anew_whole(
+def test_artifacts_whose_server_stops_midway_are_sent_again_completely(
     opened: Sessions, servers: list[Server], tmp_path: Path
 ) -> None:
     path = tmp_path / "data.txt"
@@ -309,7 +311,7 @@ def test_artifacts_whose_server_goes_in_the_middle_are_sent_anew_whole(
     assert b"".join(chunk.data for chunk in chunks) == path.read_bytes()
 
 
-def test_threads_whose_server_goes_under_them_all_go_on(
+def test_threads_whose_server_stops_all_continue_on_another(
     opened: Sessions, servers: list[Server]
 ) -> None:
     session = opened(*servers)
@@ -322,14 +324,16 @@ def test_threads_whose_server_goes_under_them_all_go_on(
     assert not servers[2].seen
 
 
-def test_parameters_of_the_url_travel_as_metadata(opened: Sessions, servers: list[Server]) -> None:
+def test_parameters_of_the_url_are_sent_as_metadata(
+    opened: Sessions, servers: list[Server]
+) -> None:
     read(opened(*servers, parameters=";haproc-consistency=any;user_id=me"))
     seen = servers[0].calls("ExecutePlan")[0]
     assert seen.metadata["haproc-consistency"] == "any"
     assert seen.request.user_context.user_id == "me"
 
 
-def test_token_travels_over_tls_with_certificates_of_ones_own(opened: Sessions) -> None:
+def test_token_is_sent_over_tls_with_a_private_ca(opened: Sessions) -> None:
     pem = (TLS / "broker.pem").read_bytes()
     key, _, rest = pem.partition(b"-----BEGIN CERTIFICATE-----")
     certificates = b"-----BEGIN CERTIFICATE-----" + rest
@@ -353,7 +357,9 @@ def test_clients_with_numbers_are_spread(opened: Sessions, servers: list[Server]
     assert found == ["a", "b", "c"]
 
 
-def test_nearest_server_is_gone_to(opened: Sessions, servers: list[Server]) -> None:
+def test_nearest_order_keeps_the_list_for_similar_round_trips(
+    opened: Sessions, servers: list[Server]
+) -> None:
     session = opened(*servers, order="nearest", refresh_s=0.01)
     read(session)
     roster = channel(session).view._roster
@@ -361,7 +367,7 @@ def test_nearest_server_is_gone_to(opened: Sessions, servers: list[Server]) -> N
     assert roster.in_use() == (0, 1, 2)
 
 
-def test_session_that_is_stopped_leaves_nothing_behind(servers: list[Server]) -> None:
+def test_stopped_session_leaves_no_thread_and_no_link(servers: list[Server]) -> None:
     before = {thread for thread in threading.enumerate() if thread.name == "haclient"}
     session = haclient.spark(f"sc://{servers[0].address}", **PATIENT)
     read(session)
@@ -375,12 +381,12 @@ def test_session_that_is_stopped_leaves_nothing_behind(servers: list[Server]) ->
 
 
 @pytest.mark.parametrize("options", [{"order": "x"}, {"nope": 1}, {"ca_file": "/no/such"}])
-def test_option_that_is_wrong_is_refused(options: dict[str, Any]) -> None:
+def test_wrong_option_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(haclient.InterfaceError):
         haclient.spark("sc://a", **options)
 
 
-def test_haclient_without_pyspark_says_what_to_install() -> None:
+def test_haclient_spark_without_pyspark_reports_the_package_to_install() -> None:
     program = """
 import sys
 sys.modules.update({"grpc": None, "pyspark": None, "google": None})

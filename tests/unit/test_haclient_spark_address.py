@@ -1,4 +1,4 @@
-"""What connection strings and gRPC's statuses mean to haclient.spark."""
+"""Connection strings and gRPC's statuses as haclient.spark reads them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from haclient.spark_connect.session import read_address
 from haclient.spark_connect.status import CallEnd, Health, failed, greeted, health
 
 
-def test_address_with_several_servers_gives_each_all_parameters() -> None:
+def test_address_with_several_servers_gives_all_parameters_to_each() -> None:
     address = read_address("sc://a:1, b,[::1]:3/;token=x;user_id=me")
     assert [server.url for server in address.servers] == [
         "sc://a:1",
@@ -35,7 +35,7 @@ def test_address_with_several_servers_gives_each_all_parameters() -> None:
         ("sc://a?b", "'a?b' is not"),
     ],
 )
-def test_address_that_is_none_is_refused(url: str, said: str) -> None:
+def test_invalid_address_is_refused(url: str, said: str) -> None:
     with pytest.raises(InterfaceError, match=said.replace("?", r"\?")):
         read_address(url)
 
@@ -51,14 +51,14 @@ def test_address_that_is_none_is_refused(url: str, said: str) -> None:
         ("DEADLINE_EXCEEDED", b"", Health.SILENT, Pulse.SILENT),
     ],
 )
-def test_health_check_whatever_its_end_says_who_lives(
+def test_health_and_pulse_follow_from_the_end_of_a_health_check(
     code: str, answer: bytes, found: Health, pulse: Pulse
 ) -> None:
     assert health(code, answer) is found
     assert found.pulse is pulse
 
 
-def test_greeting_says_what_is_to_be_sent_nothing() -> None:
+def test_health_other_than_serving_ends_the_attempt() -> None:
     assert greeted("a", Health.SERVING, "") is None
     ends = {each: greeted("a", each, "") for each in Health if each is not Health.SERVING}
     assert {each: error.end for each, error in ends.items() if error} == {
@@ -83,13 +83,13 @@ def test_greeting_says_what_is_to_be_sent_nothing() -> None:
         ("UNAVAILABLE", "HAPROC_DRAINING", False, AttemptEnd.LEAVING),
     ],
 )
-def test_call_that_fails_goes_on_only_if_the_server_is_at_fault(
+def test_failed_call_goes_to_another_server_only_if_the_server_is_at_fault(
     code: str, error_class: str | None, hung: bool, end: AttemptEnd | None
 ) -> None:
     error = failed("a", CallEnd(code, "said", error_class, Outcome.NOT_SENT), hung)
     assert (error.end if error else None) is end
 
 
-def test_server_that_does_not_say_what_becomes_of_a_request_leaves_it_in_doubt() -> None:
+def test_availability_error_without_an_outcome_leaves_the_request_in_doubt() -> None:
     error = failed("a", CallEnd("UNAVAILABLE", "said", "HAPROC_BUSY"), hung=False)
     assert error is not None and error.end is AttemptEnd.IN_DOUBT

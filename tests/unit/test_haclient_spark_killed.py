@@ -1,4 +1,4 @@
-"""haclient.spark and servers that are killed or frozen: real processes, settings as they come."""
+"""haclient.spark with servers that are killed or frozen: real processes, default settings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.unit.spark_connect_server import ROWS, Server
 from tests.unit.test_haclient_spark import WAIT_S, names, numbers, read, until
 
 SOON_S = 8.0
-"""A bound for a busy machine; what it took is printed."""
+"""A bound for a busy machine; the measured time is printed."""
 ROOT = Path(__file__).parents[2]
 
 
 class Process:
-    """A server in a process of its own; slow statements never end there."""
+    """A server in its own process; slow statements never end there."""
 
     def __init__(self, name: str) -> None:
         command = [sys.executable, "-m", "tests.unit.spark_connect_server", name, "3600"]
@@ -41,7 +41,7 @@ class Process:
         self._process.wait(WAIT_S)
 
     def freeze(self) -> None:
-        """Stop it, and wait until each of its threads has noticed."""
+        """Stop it, and wait until all of its threads are stopped."""
         self._process.send_signal(signal.SIGSTOP)
         tasks = Path(f"/proc/{self._process.pid}/task")
         until(lambda: all(" T " in (each / "stat").read_text() for each in tasks.iterdir()))
@@ -78,7 +78,7 @@ def session(process: Process, other: Server) -> Iterator[Any]:
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
 
 
-def test_session_whose_server_is_killed_between_statements_goes_on_at_once(
+def test_session_whose_server_is_killed_between_statements_is_answered_soon(
     session: Any, process: Process
 ) -> None:
     process.kill()
@@ -108,7 +108,7 @@ def test_statement_whose_server_is_killed_or_frozen_is_answered_soon(
     assert took_s < SOON_S
 
 
-def test_session_whose_server_freezes_between_statements_goes_on_soon_and_stays_away(
+def test_session_whose_server_freezes_between_statements_is_answered_soon_by_another(
     session: Any, process: Process
 ) -> None:
     process.freeze()

@@ -55,7 +55,7 @@ def test_prompt_completes_tables_and_columns_and_shows_wide_rows_vertically(
     ]
 
 
-def test_prompt_shows_an_errors_first_line_and_all_lines_on_request(
+def test_prompt_shows_the_first_line_of_an_error_and_all_lines_on_request(
     server: Server, environment: dict[str, str]
 ) -> None:
     error = failing(
@@ -88,7 +88,7 @@ def test_ctrl_c_cancels_the_statement_and_keeps_the_prompt(
     assert len(server.cancelled) == 1
 
 
-def test_long_result_goes_to_the_pager_on_a_terminal_only(
+def test_long_result_uses_the_pager_on_a_terminal_only(
     server: Server, environment: dict[str, str], tmp_path: Path
 ) -> None:
     pager = tmp_path / "pager"
@@ -107,7 +107,7 @@ def test_long_result_goes_to_the_pager_on_a_terminal_only(
 
 
 class NoRunner:
-    """Runs questions on a connection."""
+    """A runner that has only a connection."""
 
     full_errors = muted = False
     last_error: haclient.Error | None = None
@@ -121,7 +121,7 @@ class NoRunner:
         return vertical
 
 
-def test_names_are_asked_for_once_until_they_may_have_changed(server: Server) -> None:
+def test_ring_names_are_queried_once_until_they_may_have_changed(server: Server) -> None:
     at = [0.0]
     tables = [pa.table({"namespace": ["s"], "tableName": [name]}) for name in "abc"]
     server.script.extend([failing(422, "application", "X"), *map(answering, tables)])
@@ -138,7 +138,7 @@ def test_names_are_asked_for_once_until_they_may_have_changed(server: Server) ->
     assert {each["statement"] for each in server.seen} == {"SHOW TABLES IN s"}
 
 
-def test_failover_is_told_in_a_line_of_its_own_while_the_spinner_turns(
+def test_failover_is_shown_on_its_own_line_while_the_spinner_runs(
     server: Server, environment: dict[str, str]
 ) -> None:
 
@@ -170,7 +170,7 @@ def test_prompt_without_prompt_toolkit_reads_plain_lines(
     capsys.readouterr()
 
 
-def test_pager_is_the_users_or_less_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pager_is_that_of_the_user_or_less_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: name != "nowhere")
     assert output.pager_of({}) == ["less", "-FRX"]
     assert output.pager_of({"PAGER": "more -d"}) == ["more", "-d"]
@@ -190,7 +190,7 @@ def test_pager_that_cannot_run_leaves_the_text_to_the_terminal(
     assert "the pager" in capsys.readouterr().err
 
 
-def test_spinner_is_silent_where_nobody_looks_and_in_front_of_other_lines() -> None:
+def test_spinner_writes_only_to_a_terminal_and_clears_its_line() -> None:
     silent = io.StringIO()
     with output.Waiting(silent, False) as waiting:
         waiting.print_line("line")
@@ -236,18 +236,20 @@ class CannedNames:
         ("", []),
     ],
 )
-def test_tab_completes_what_may_stand_there(before: str, expected: list[str] | None) -> None:
+def test_tab_completes_the_names_that_are_valid_at_the_cursor(
+    before: str, expected: list[str] | None
+) -> None:
     want = wanted(before)
     assert (None if want is None else completions(want, CannedNames())) == expected
 
 
-def test_tab_knows_the_tables_behind_the_cursor() -> None:
+def test_tab_knows_the_tables_after_the_cursor() -> None:
     want = wanted("SELECT o.i", " FROM orders AS o; SELECT * FROM other")
     assert want == Wanted("i", "o", "SELECT", {"orders": "orders", "o": "orders"})
     assert completions(want, CannedNames()) == ["id", "item"]
 
 
-def test_tables_of_a_statement_are_none_of_its_words() -> None:
+def test_tables_of_a_merge_are_its_tables_and_aliases() -> None:
     merged = "MERGE INTO `a b`.t AS x USING s ON true WHEN MATCHED THEN UPDATE SET v = 1"
     assert tables_of(merged) == {"t": "`a b`.t", "x": "`a b`.t"}
     assert statements.as_typed("a`b") == "`a``b`" and unquoted("`a``b") == "a`b"

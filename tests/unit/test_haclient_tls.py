@@ -1,4 +1,4 @@
-"""The client at doors with TLS: whom it trusts, and what it shows."""
+"""The client at doors with TLS: the certificates that it trusts, and the one that it sends."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Ask = Callable[..., Awaitable[None]]
 
 
 async def sync(url: str, **options: Any) -> None:
-    def asked() -> None:
+    def run_statements() -> None:
         with haclient.connect(url, **BRIEF, **options) as connection:
             for _ in range(3):
                 connection.execute("SELECT 1")
 
-    await asyncio.to_thread(asked)
+    await asyncio.to_thread(run_statements)
 
 
 async def aio(url: str, **options: Any) -> None:
@@ -39,7 +39,7 @@ async def aio(url: str, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("ask", [sync, aio])
-async def test_client_trusts_the_ca_that_it_is_given_and_no_other(tmp_path: Path, ask: Ask) -> None:
+async def test_client_trusts_only_the_given_ca(tmp_path: Path, ask: Ask) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     async with door(tmp_path, tls=authority.tls()) as rig:
         await ask(rig.url, ca_file=authority.file)
@@ -51,7 +51,7 @@ async def test_client_trusts_the_ca_that_it_is_given_and_no_other(tmp_path: Path
 
 
 @pytest.mark.parametrize("ask", [sync, aio])
-async def test_client_shows_its_certificate_where_one_is_required(tmp_path: Path, ask: Ask) -> None:
+async def test_client_sends_its_certificate_if_one_is_required(tmp_path: Path, ask: Ask) -> None:
     authority = Authority(tmp_path)
     own = authority.issue("client")
     tls = authority.tls(client_certificates=ClientCertificates.REQUIRED)
@@ -83,7 +83,7 @@ async def test_client_without_tls_at_a_door_with_tls_gets_no_answer(
         ({"key_file": "a.key"}, "key of no certificate"),
     ],
 )
-def test_files_that_cannot_be_used_are_told_at_once(
+def test_unusable_tls_files_are_refused_at_connect(
     tmp_path: Path, connect: Callable[..., Any], options: dict[str, str], message: str
 ) -> None:
     Authority(tmp_path).issue("a")
@@ -92,7 +92,7 @@ def test_files_that_cannot_be_used_are_told_at_once(
         connect("https://a:1", **files)
 
 
-async def test_command_takes_the_files_as_options_or_from_the_environment(
+async def test_command_reads_the_tls_files_from_options_or_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     authority = Authority(tmp_path)
@@ -111,14 +111,14 @@ async def test_command_takes_the_files_as_options_or_from_the_environment(
         assert "ca_file cannot be read" in capsys.readouterr().err
 
 
-def test_options_come_before_the_environment() -> None:
+def test_tls_options_take_precedence_over_the_environment() -> None:
     environ = {"HACLIENT_CA_FILE": "/env", "HACLIENT_KEY_FILE": "/key"}
     found = tls_options(environ, {"ca_file": "/given", "key_file": None})
     assert found == {"ca_file": "/given", "key_file": "/key"}
     assert not tls_files() and tls_files("/ca")
 
 
-def test_engine_of_sqlalchemy_takes_them_from_its_url_or_the_environment(
+def test_sqlalchemy_engine_reads_the_tls_files_from_its_url_or_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HACLIENT_CA_FILE", "/env")

@@ -1,4 +1,4 @@
-"""What a server says of a failed request means the same to both of the client's transports."""
+"""A failed request's error has the same meaning over both of the client's transports."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 
 
 class Failed(ChannelError):
-    """A call that ended as the server's door tells it."""
+    """A call that ended with the status that the server's door sends."""
 
-    def __init__(self, said: CallEnd) -> None:
-        super().__init__(getattr(grpc.StatusCode, said.code), said.message)
-        self._packed = said.packed
+    def __init__(self, ending: CallEnd) -> None:
+        super().__init__(getattr(grpc.StatusCode, ending.code), ending.message)
+        self._packed = ending.packed
 
     def trailing_metadata(self) -> Any:
         return ((DETAILS, self._packed),)
@@ -40,10 +40,10 @@ def test_end_of_an_attempt_is_the_same_over_http_and_grpc(
     )
     status = status_of(error)
     by_http = failure(status, json.dumps(body_of(error, "a", None, status)).encode())
-    said = call_end(error)
-    if said.code != UNAVAILABLE:
+    ending = call_end(error)
+    if ending.code != UNAVAILABLE:
         return  # an answer, which is not repeated
-    by_grpc = failed("http://a", call_end_of(Failed(said)), hung=False)
+    by_grpc = failed("http://a", call_end_of(Failed(ending)), hung=False)
     assert by_grpc is not None and by_grpc.end is end_of(by_http)
     if outcome is WriteOutcome.UNKNOWN:
         assert by_grpc.end is AttemptEnd.IN_DOUBT

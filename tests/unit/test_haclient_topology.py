@@ -1,4 +1,4 @@
-"""Which servers are used, given what is known of them (haclient/topology.py)."""
+"""The servers in use, given what is known about them (haclient/topology.py)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def used(roster: Roster) -> list[str]:
 
 
 def described_by(seeds: str, by: str, **urls: str) -> Roster:
-    """Return the roster after the first seed has told of the ring."""
+    """Return the roster after the first seed has described the ring."""
     roster = Roster.of(parse_servers(seeds))
     return roster.described_by(roster.known[0].server, ring(by, **urls)).identified(
         0, ring(by, **urls)
@@ -36,11 +36,11 @@ def at(roster: Roster, url: str) -> int:
     return next(i for i, each in enumerate(roster.known) if each.server.url == url)
 
 
-def test_roster_at_the_start_uses_the_seeds() -> None:
+def test_new_roster_uses_the_seeds() -> None:
     assert used(Roster.of(parse_servers(f"{B},{A}"))) == [B, A]
 
 
-def test_learned_server_is_used_once_it_has_answered() -> None:
+def test_learned_server_is_used_after_it_has_answered() -> None:
     roster = described_by(A, "a", a=A, b=B)
     assert used(roster) == [A]
     assert roster.unidentified((), everybody=False) == (1,)
@@ -51,20 +51,20 @@ def test_learned_server_is_used_once_it_has_answered() -> None:
     assert roster.unidentified((), everybody=True) == (0, 1)
 
 
-def test_learned_url_where_another_cluster_or_ring_answers_is_not_used() -> None:
+def test_learned_url_with_an_answer_of_another_cluster_or_ring_is_not_used() -> None:
     roster = described_by(A, "a", a=A, b=B)
     assert used(roster.identified(1, ring("x"))) == [A]
     assert used(roster.identified(1, Topology("other", "b", "READY", ()))) == [A]
 
 
-def test_seed_known_by_another_name_is_not_listed_twice() -> None:
+def test_seed_known_by_another_url_is_not_listed_twice() -> None:
     roster = described_by("http://gate:1,http://gate:2", "a", a=A, b=B).identified(1, ring("b"))
     for index in range(2, len(roster.known)):
         roster = roster.identified(index, ring("ab"[index - 2]))
     assert used(roster) == ["http://gate:1", "http://gate:2"]
 
 
-def test_cluster_that_moved_is_followed_in_the_seeds_place() -> None:
+def test_moved_cluster_takes_the_place_of_its_seed() -> None:
     roster = described_by(f"{A},{B}", "a", a=A, b=B).identified(1, ring("b"))
     moved = ring("a", a=A, b=C)
     roster = roster.described_by(roster.known[0].server, moved).identified(1, None)
@@ -74,14 +74,14 @@ def test_cluster_that_moved_is_followed_in_the_seeds_place() -> None:
     assert used(roster.identified(1, ring("b"))) == [A, B], "the seed comes first if it answers"
 
 
-def test_learned_cluster_that_moved_twice_is_used_where_it_was_told_last() -> None:
+def test_learned_cluster_that_moved_is_used_at_its_last_url() -> None:
     roster = described_by(A, "a", a=A, b=B).identified(1, ring("b"))
     roster = roster.described_by(roster.known[0].server, ring("a", a=A, b=C))
     assert used(roster) == [A, B]
     assert used(roster.identified(at(roster, C), ring("b"))) == [A, C]
 
 
-def test_server_said_to_be_another_cluster_by_now_is_asked_again() -> None:
+def test_server_reported_as_another_cluster_is_queried_again() -> None:
     roster = described_by("http://a:1", by="a", a="http://a:1", c="http://c:1")
     roster = roster.identified(at(roster, "http://c:1"), ring("c"))
     assert roster.unidentified((), everybody=False) == ()
@@ -113,14 +113,14 @@ def test_cluster_that_left_the_ring_is_dropped_but_a_seed_stays_last() -> None:
         (A, "http://me@10.0.0.9", False),
     ],
 )
-def test_learned_url_is_followed_only_where_the_token_may_go(
+def test_learned_url_is_followed_only_if_the_token_may_be_sent_there(
     by: str, url: str, followed: bool
 ) -> None:
     roster = Roster.of((server_at(0, by),)).described_by(server_at(0, by), ring("a", b=url))
     assert (len(roster.known) == 2) is followed
 
 
-def test_learned_servers_are_bounded() -> None:
+def test_number_of_learned_servers_is_limited() -> None:
     urls = {f"m{n}": f"http://10.1.{n // 250}.{n % 250}:80" for n in range(SERVERS_MAX + 50)}
     assert len(described_by(A, "a", **urls).known) == SERVERS_MAX
 
@@ -137,14 +137,14 @@ def test_learned_servers_are_bounded() -> None:
         (200, b"\xff"),
     ],
 )
-def test_parse_anything_else_gives_nothing(status: int, body: bytes) -> None:
+def test_parse_of_anything_else_returns_none(status: int, body: bytes) -> None:
     assert parse(status, body) is None
 
 
 def test_parse_reads_a_cluster_status() -> None:
-    said: dict[str, Any] = {"ring": "r", "cluster": "a", "state": "DRAINING", "more": 1}
-    said["clusters"] = [{"name": "a", "url": A, "state": "READY"}, {"name": "b", "url": B}]
-    found = parse(200, json.dumps(said).encode())
+    status_body: dict[str, Any] = {"ring": "r", "cluster": "a", "state": "DRAINING", "more": 1}
+    status_body["clusters"] = [{"name": "a", "url": A, "state": "READY"}, {"name": "b", "url": B}]
+    found = parse(200, json.dumps(status_body).encode())
     assert found == Topology("r", "a", "DRAINING", (Member("a", A, "READY"), Member("b", B, "")))
 
 
@@ -157,7 +157,7 @@ events = st.one_of(
 
 
 @given(seeds=st.lists(urls, min_size=1, max_size=3, unique=True), happened=st.lists(events))
-def test_roster_whatever_is_told_never_loses_the_users_servers_for_nothing(
+def test_roster_in_use_contains_answering_seeds_after_any_events(
     seeds: list[str], happened: list[Any]
 ) -> None:
     roster = Roster.of(parse_servers(seeds))

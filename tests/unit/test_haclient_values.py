@@ -1,4 +1,4 @@
-"""Python values to parameters, results to Python values, SQL text cut into statements."""
+"""Tests of haclient's values: Python values as parameters, result rows, the statement splitter."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ scalars = st.one_of(
 
 
 @given(st.one_of(scalars, st.lists(st.integers()).map(lambda v: [i % 10**9 for i in v])))
-def test_parameter_of_any_value_is_understood_by_the_server(value: Any) -> None:
+def test_parameter_of_any_value_is_accepted_by_the_server(value: Any) -> None:
     bind("SELECT ?", parse_parameters(parameters.encode([value])))
 
 
@@ -168,10 +168,10 @@ AAAAAAIAAAABAAAAAAAAAA4AAAAAAAAAAQAAAAAAAAABAAAAAAAAAPv///8AAAAAAQAAAAAAAAAAAAAA
 AQAAAAAAAAAAAAAAAQAAAGsAAAAAAAAAAQAAAAAAAAADAAAAAAAAAAEAAAAAAAAADgAAABkAAAAAtoJmtBAAAAEAAAAAAAAA
 AGDXHRQAAAD/////AAAAAA==
 """
-"""Spark's answer to a query of intervals: pyarrow cannot make such arrays itself."""
+"""Spark's response to a query of intervals: pyarrow cannot make such arrays itself."""
 
 
-def test_year_month_intervals_of_spark_are_months_wherever_they_are_nested() -> None:
+def test_year_month_intervals_of_spark_are_read_as_months_at_any_nesting() -> None:
     # SELECT INTERVAL '1-2' YEAR TO MONTH a, array(a, NULL) b, named_struct('x', -5 months) c, …
     stream = base64.b64decode(YEAR_MONTHS)
     schema, batches = read_whole(stream)
@@ -196,7 +196,7 @@ TABLE = pa.table({"n": pa.array(range(1000), pa.int32()), "s": ["x" * 10] * 1000
 
 
 @given(st.lists(st.integers(1, 5000), max_size=30))
-def test_frames_cut_anywhere_give_the_same_batches(cuts: list[int]) -> None:
+def test_frames_cut_at_any_position_give_the_same_batches(cuts: list[int]) -> None:
     data, frames, batches = arrow(TABLE, 100), Frames(), []
     for size in [*cuts, len(data)]:
         batches += frames.feed(data[:size])
@@ -213,7 +213,7 @@ def test_frames_of_dictionaries_are_decoded() -> None:
     assert [batch.to_pylist() for batch in batches] == [table.to_pylist()]
 
 
-def test_frames_ending_within_a_message_are_broken() -> None:
+def test_frames_that_end_within_a_message_raise_broken_stream() -> None:
     frames = Frames()
     frames.feed(arrow(TABLE, 100)[:-50])
     with pytest.raises(BrokenStream):
@@ -221,7 +221,7 @@ def test_frames_ending_within_a_message_are_broken() -> None:
 
 
 @pytest.mark.parametrize("data", [b"{}" * 10, b"\xff\xff\xff\xff\x10\x00\x00\x00" + b"\x00" * 400])
-def test_frames_of_something_else_are_broken(data: bytes) -> None:
+def test_frames_of_data_that_is_not_arrow_raise_broken_stream(data: bytes) -> None:
     with pytest.raises(BrokenStream):
         Frames().feed(data)
     with pytest.raises(BrokenStream):
@@ -237,7 +237,7 @@ def test_request_ids_sort_by_time_and_are_uuids_of_version_7() -> None:
 
 
 def aged(monkeypatch: pytest.MonkeyPatch, monotonic_s: float, wall_s: float) -> float:
-    """Return the age of a request at its second attempt; the clocks advanced so far meanwhile."""
+    """Return the age of a request at its second attempt, after the clocks advanced by so much."""
     monkeypatch.setattr(time, "monotonic", lambda: 50.0)
     monkeypatch.setattr(time, "time", lambda: 1e9)
     age = Age(2.0)
@@ -247,10 +247,10 @@ def aged(monkeypatch: pytest.MonkeyPatch, monotonic_s: float, wall_s: float) -> 
     return age.now()
 
 
-def test_age_counts_the_time_in_which_the_computer_was_suspended(
+def test_age_includes_the_time_in_which_the_computer_was_suspended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else a server would search too little of the log for the first attempt's copy."""
+    """Otherwise a server would search too little of the log for the first attempt's copy."""
     assert aged(monkeypatch, monotonic_s=1.0, wall_s=3600.0) == 3602.0
 
 
@@ -258,7 +258,7 @@ def test_age_counts_the_time_in_which_the_computer_was_suspended(
     ("monotonic_s", "wall_s", "expected"),
     [(3.0, -500.0, 5.0), (0.0, 0.0, 2.001), (1.0, 2e9, AGE_MAX_S)],
 )
-def test_age_of_a_second_attempt_is_known_whatever_the_wall_clock_does(
+def test_age_of_a_second_attempt_is_right_when_the_wall_clock_jumps(
     monkeypatch: pytest.MonkeyPatch, monotonic_s: float, wall_s: float, expected: float
 ) -> None:
     assert aged(monkeypatch, monotonic_s, wall_s) == expected
@@ -279,7 +279,7 @@ def test_age_of_a_second_attempt_is_known_whatever_the_wall_clock_does(
         ("select /* open; ", Split((), "select /* open;")),
     ],
 )
-def test_split_of_a_text_finds_statements(sql: str, expected: Split) -> None:
+def test_split_of_a_text_returns_its_statements_and_the_rest(sql: str, expected: Split) -> None:
     assert split(sql) == expected
 
 
@@ -305,12 +305,14 @@ def test_split_of_any_text_ends_and_loses_no_statement(sql: str) -> None:
         ("VALUES (?)", False),
     ],
 )
-def test_is_row_insert_of_a_statement(sql: str, expected: bool) -> None:
+def test_is_row_insert_is_true_for_an_insert_with_one_row_of_parameters(
+    sql: str, expected: bool
+) -> None:
     assert is_row_insert(sql) is expected
 
 
 def sent(rows: Rows) -> pa.Table:
-    """Return the rows of a body, however it is sent."""
+    """Return the rows of a request body of either form."""
     body = rows.body()
     data = body if isinstance(body, bytes) else b"".join(body)
     return pa.ipc.open_stream(data).read_all()
@@ -326,7 +328,7 @@ def test_rows_of_every_form_are_the_same_table() -> None:
 
 
 @pytest.mark.parametrize("data", [5, [], ["x"], lambda: 5])
-def test_rows_of_something_else_are_refused(data: Any) -> None:
+def test_rows_of_an_unsupported_type_are_refused(data: Any) -> None:
     with pytest.raises(haclient.InterfaceError):
         Rows(data).body()
 
@@ -335,7 +337,7 @@ MANY = pa.table({"n": range(3_000_000)})
 
 
 @pytest.mark.parametrize("form", [lambda: MANY, lambda: MANY.to_batches(), lambda: MANY.to_reader])
-def test_many_rows_are_sent_in_pieces_as_often_as_need_be(form: Any) -> None:
+def test_many_rows_are_sent_in_pieces_and_can_be_sent_again(form: Any) -> None:
     rows = Rows(form())
     first, again = rows.body(), rows.body()
     assert not isinstance(first, bytes) and not isinstance(again, bytes)
@@ -346,26 +348,26 @@ def test_many_rows_are_sent_in_pieces_as_often_as_need_be(form: Any) -> None:
 
 
 @pytest.mark.parametrize("form", [MANY.to_reader, lambda: iter(MANY.to_batches(100_000))])
-def test_many_rows_that_were_read_once_cannot_be_sent_again(form: Any) -> None:
+def test_many_rows_from_a_one_time_iterator_cannot_be_sent_again(form: Any) -> None:
     rows = Rows(form())
     assert sent(rows).equals(MANY)
     with pytest.raises(haclient.InterfaceError, match="a function that returns a new iterator"):
         rows.body()
 
 
-def test_servers_of_a_text_or_a_list_are_the_same() -> None:
+def test_servers_given_as_text_or_as_list_are_the_same() -> None:
     text = parse_servers("https://a:1,b:2, [::1]")
     assert [s.url for s in text] == ["https://a:1", "https://b:2", "https://[::1]:443"]
     assert parse_servers(["https://a:1", "https://b:2", "https://[::1]:443"]) == text
 
 
 @pytest.mark.parametrize("servers", ["", "ftp://a", "http://a:x", "http://a,http://a:80", "a?b"])
-def test_servers_that_are_none_are_refused(servers: str) -> None:
+def test_servers_that_are_invalid_are_refused(servers: str) -> None:
     with pytest.raises(haclient.InterfaceError):
         parse_servers(servers)
 
 
-def test_error_text_names_class_state_and_hint() -> None:
+def test_error_text_contains_class_sqlstate_and_hint() -> None:
     from haclient.exceptions import Failure, FailureKind, error_from
 
     failure = Failure(
@@ -380,7 +382,7 @@ def test_error_text_names_class_state_and_hint() -> None:
 FAR_DAY = 3_672_318  # of the year 12024
 
 
-def test_dates_that_python_does_not_have_are_text_as_over_http() -> None:
+def test_dates_outside_pythons_range_are_text_as_over_http() -> None:
     micros = FAR_DAY * 86_400_000_000 + 1_000
     days = pa.array([FAR_DAY, 0, None], pa.int32()).cast(pa.date32())
     moments = pa.array([micros, 0, None], pa.int64())
@@ -405,13 +407,13 @@ def test_dates_that_python_does_not_have_are_text_as_over_http() -> None:
     assert first[1] == server_text(micros, "Z")
 
 
-def test_map_whose_keys_are_structs_is_a_list_of_pairs() -> None:
+def test_map_with_struct_keys_is_a_list_of_pairs() -> None:
     kind = pa.map_(pa.struct([("a", pa.int32())]), pa.string())
     batch = pa.RecordBatch.from_arrays([pa.array([[({"a": 1}, "x")], None], kind)], ["m"])
     assert columns.rows(batch) == [([({"a": 1}, "x")],), (None,)]
 
 
-def test_variant_is_told_from_a_text_by_its_type_code() -> None:
+def test_variant_differs_from_a_string_by_its_type_code() -> None:
     noted = pa.field("v", pa.string(), metadata={b"haproc.type": b"variant"})
     described = columns.describe(pa.schema([noted, pa.field("s", pa.string())]))
     assert described is not None

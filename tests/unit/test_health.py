@@ -1,4 +1,4 @@
-"""When a cluster counts as up, by the probes' answers."""
+"""Tests of a cluster's health: when it counts as up, by the results of its probes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INTERVAL_S = 1.0
 
 
 class Cluster:
-    """Answers probes as it is told; the last answer stays."""
+    """Answers probes with the given results; the last one repeats."""
 
     def __init__(self, answers: Sequence[EngineError | None]) -> None:
         self._answers = list(answers)
@@ -35,7 +35,7 @@ class Cluster:
 
 
 class Watched:
-    """A cluster, its health, and every change that was told."""
+    """A cluster, its health, and every reported change."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Watched:
         self.health.is_last = is_last
 
     def _changed(self, up: bool, error: str) -> None:
-        """Note a change of state; that the reason of a DOWN became known is none."""
+        """Record a change of state; a reason that becomes known for a DOWN is no change."""
         assert up == self.health.up.is_set() and error == self.health.error
         if up or (self.changes and self.changes[-1]):
             self.changes.append(up)
@@ -84,7 +84,9 @@ async def watching(watched: Watched, seconds: float) -> None:
         ([OK, GONE, GONE, GONE, OK, GONE], [True, False, True, False]),
     ],
 )
-def test_health_answers_change_it(answers: list[EngineError | None], changes: list[bool]) -> None:
+def test_health_changes_by_the_results_of_the_probes(
+    answers: list[EngineError | None], changes: list[bool]
+) -> None:
     watched = Watched(answers)
     run(watching(watched, (len(answers) - 0.5) * INTERVAL_S))
     assert len(watched.cluster.probed_at) == len(answers)
@@ -92,7 +94,7 @@ def test_health_answers_change_it(answers: list[EngineError | None], changes: li
     assert watched.health.up.is_set() is bool(changes and changes[-1])
 
 
-def test_cluster_whose_cores_are_held_stays_only_while_no_other_serves() -> None:
+def test_cluster_without_a_free_core_stays_up_only_while_no_other_one_serves() -> None:
     others = [OK, HELD, HELD, HELD, HELD]
     leaves = Watched(others)
     run(watching(leaves, 4.5 * INTERVAL_S))
@@ -105,14 +107,14 @@ def test_cluster_whose_cores_are_held_stays_only_while_no_other_serves() -> None
     assert answered.changes == [True, False], "a silent one leaves in any case"
 
 
-def test_that_nothing_listens_is_told_each_time() -> None:
-    watched, told = Watched([OK, SLOW, GONE, GONE, SICK]), list[int]()
-    watched.health.on_gone = lambda: told.append(len(watched.cluster.probed_at))
+def test_refused_connection_is_reported_at_each_probe() -> None:
+    watched, refused_probes = Watched([OK, SLOW, GONE, GONE, SICK]), list[int]()
+    watched.health.on_gone = lambda: refused_probes.append(len(watched.cluster.probed_at))
     run(watching(watched, 4.5 * INTERVAL_S))
-    assert told == [3, 4]
+    assert refused_probes == [3, 4]
 
 
-def test_health_error_says_what_the_last_probe_met() -> None:
+def test_health_error_is_the_result_of_the_last_probe() -> None:
     watched = Watched([GONE])
     run(watching(watched, 0.5))
     assert watched.health.error == f"{REFUSED}: nobody listens"
@@ -121,7 +123,7 @@ def test_health_error_says_what_the_last_probe_met() -> None:
     assert well.health.error == ""
 
 
-def test_suspect_probes_at_once() -> None:
+def test_suspect_starts_a_probe_at_once() -> None:
     watched = Watched([OK, GONE])
 
     async def main() -> None:
@@ -135,7 +137,7 @@ def test_suspect_probes_at_once() -> None:
     assert watched.changes == [True, False]
 
 
-def test_suspect_by_many_without_end_does_not_probe_in_a_busy_loop() -> None:
+def test_suspect_called_without_end_causes_no_busy_loop_of_probes() -> None:
     watched = Watched([OK, GONE])
 
     async def suspicious() -> None:

@@ -1,4 +1,4 @@
-"""The last minutes of a ring, as the status page shows them."""
+"""Tests of the history: the last minutes of a ring, as the status page shows them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NONE = Totals({}, 0, 0, ())
 VIEW = ClusterView("a", "", True, True, "READY", "1", 4, 5, 1, True, "", "")
 
 
-def test_clock_that_steps_back_changes_no_rate_and_keeps_nothing_for_longer() -> None:
+def test_clock_that_steps_back_changes_no_rate_and_keeps_no_sample_longer() -> None:
     history = History()
     for second in range(1000):
         history.sample({}, Totals({}, 0, second, ()), float(second), 5000.0 - second)
@@ -29,7 +29,7 @@ def test_clock_that_steps_back_changes_no_rate_and_keeps_nothing_for_longer() ->
     assert len(history._moments) <= QUANTILES_S + 1
 
 
-def test_rates_are_those_of_the_time_between_samples() -> None:
+def test_rates_are_computed_from_the_time_between_samples() -> None:
     history = History()
     history.sample({"a": 3}, NONE, 100.0, 100.0)
     history.sample({"a": None}, Totals({"query": 10}, 4, 6, ()), 102.0, 102.0)
@@ -55,7 +55,7 @@ def test_samples_and_changes_are_bounded() -> None:
     }
 
 
-def test_look_passes_over_clusters_that_are_as_they_were_new_or_gone() -> None:
+def test_look_reports_no_change_for_unchanged_new_or_removed_clusters() -> None:
     history, other = History(), dataclasses.replace(VIEW, name="b", state="DOWN")
     for views in ([VIEW], [VIEW], [VIEW, other], [VIEW]):
         assert not history.look(views, "now")

@@ -1,4 +1,4 @@
-"""Which clusters are in sync, and the high watermark (docs/proofs/fences.md, "Write concern")."""
+"""Tests of the in-sync set and the high watermark (docs/proofs/fences.md, "Write concern")."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def own(state: State, cursor: int, log_end: int, of: Peer | None = None) -> Clus
 
 
 @pytest.mark.parametrize("state", State)
-def test_in_sync_are_clusters_that_serve_or_are_about_to(state: State) -> None:
+def test_in_sync_set_contains_clusters_that_serve_or_are_about_to_serve(state: State) -> None:
     expected = state in {State.READY, State.READ_ONLY, State.RECOVERING}
     assert own(state, 100, 100).in_sync is expected
     assert place(peer(state)).in_sync is expected
     assert place(peer(state)).sound is (state not in HOPELESS)
 
 
-def test_in_sync_covers_every_state_in_which_clients_are_served() -> None:
+def test_in_sync_states_include_every_state_that_serves_clients() -> None:
     assert SERVING <= IN_SYNC_STATES
 
 
-def test_lag_counts_against_the_newest_end_that_anybody_knows() -> None:
+def test_lag_counts_against_the_newest_log_end_that_any_cluster_knows() -> None:
     assert place(peer(cursor=90)).in_sync
     assert not place(peer(cursor=89)).in_sync
     assert not place(peer(cursor=90), log_end=101).in_sync
@@ -65,7 +65,7 @@ def test_lag_counts_against_the_newest_end_that_anybody_knows() -> None:
     assert not own(State.READY, 90, 95, peer(log_end=101)).in_sync
 
 
-def test_what_is_applied_behind_a_record_that_takes_long_is_no_lag() -> None:
+def test_records_applied_behind_a_slow_record_count_as_no_lag() -> None:
     far = peer(cursor=0)
     assert far.report is not None
     behind = replace(far, report=replace(far.report, lag=9))
@@ -76,21 +76,21 @@ def test_what_is_applied_behind_a_record_that_takes_long_is_no_lag() -> None:
     assert mine == ClusterProgress(True, 0)
 
 
-def test_cluster_that_recovers_comes_in_once_it_is_near_the_end() -> None:
+def test_recovering_cluster_is_in_sync_once_it_is_near_the_log_end() -> None:
     assert not place(peer(State.RECOVERING, cursor=50)).in_sync
     assert place(peer(State.RECOVERING, cursor=95)).in_sync
 
 
-def test_cluster_that_is_down_is_out_and_what_it_told_is_kept() -> None:
+def test_cluster_that_is_down_leaves_the_in_sync_set_and_its_cursor_is_kept() -> None:
     assert place(peer(status=Reachability.DOWN)) == ClusterProgress(False, 100)
     assert place(peer(status=Reachability.UNREACHABLE)).in_sync
 
 
-def test_cluster_that_is_alive_and_told_nothing_yet_is_waited_for() -> None:
+def test_live_cluster_without_a_report_is_in_sync_with_an_unknown_cursor() -> None:
     assert place(peer(cursor=None)) == ClusterProgress(True, None)
 
 
-def test_cluster_never_heard_of_is_waited_for_until_it_can_be_judged() -> None:
+def test_cluster_never_seen_is_in_sync_until_its_heartbeats_can_be_judged() -> None:
     silent = Peer(Detector(Membership(), 0))
     for unheard, expected in ((("b",), True), ((), False)):
         found = all_progress("a", says(State.READY, 100, 100), {"b": silent}, unheard, LAG_MAX)
@@ -101,7 +101,7 @@ def test_cluster_never_heard_of_is_waited_for_until_it_can_be_judged() -> None:
         assert found["b"].in_sync is expected
 
 
-def test_high_watermark_is_the_lowest_cursor_of_those_in_sync() -> None:
+def test_high_watermark_is_the_lowest_cursor_of_the_in_sync_clusters() -> None:
     assert (
         high_watermark(
             [ClusterProgress(True, 9), ClusterProgress(True, 7), ClusterProgress(False, 3)]
@@ -124,7 +124,7 @@ def test_high_watermark_is_the_lowest_cursor_of_those_in_sync() -> None:
     ),
     st.integers(0, 100),
 )
-def test_high_watermark_is_applied_by_all_in_sync_and_lags_by_the_limit_at_most(
+def test_high_watermark_is_applied_by_all_in_sync_clusters_and_lags_within_the_limit(
     peers: list[Peer], cursor: int
 ) -> None:
     named = dict(zip("bcde", peers, strict=False))

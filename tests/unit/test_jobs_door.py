@@ -1,4 +1,4 @@
-"""The jobs door: what Livy's clients send, and what they are answered; haclient against it."""
+"""Tests of the jobs door: requests of Livy's clients and their responses, and haclient's jobs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
         yield made
 
 
-async def test_batch_has_livys_fields_and_its_life_is_seen(door: Door) -> None:
+async def test_batch_has_livys_fields_and_shows_its_state_and_log_to_its_user_only(
+    door: Door,
+) -> None:
     body = {"file": "echo.py", "args": ["x"], "name": "n", "proxyUser": "ann", "jars": None}
     made = await door.ask(201, "POST", "/batches", json=body)
     livys = {"id", "name", "owner", "proxyUser", "state", "appId", "appInfo", "log"}
@@ -105,7 +107,7 @@ async def test_batch_has_livys_fields_and_its_life_is_seen(door: Door) -> None:
     assert await door.ask(200, "DELETE", f"/batches/{job}") == {"msg": "deleted"}
 
 
-async def test_batch_is_uploaded_as_a_form(door: Door) -> None:
+async def test_batch_is_uploaded_as_a_form_within_the_size_limit(door: Door) -> None:
     form = aiohttp.FormData()
     form.add_field("request", '{"args": ["y"]}', content_type="application/json")
     form.add_field("file", b"import m; m.say()", filename="p.py")
@@ -127,14 +129,14 @@ async def test_batch_is_uploaded_as_a_form(door: Door) -> None:
         b'Content-Disposition: form-data; name="_charset_"\r\n\r\n' + b"x" * 40,
     ],
 )
-async def test_form_that_is_none_is_the_clients_error(door: Door, part: bytes) -> None:
+async def test_malformed_form_is_a_client_error(door: Door, part: bytes) -> None:
     headers = {"Content-Type": "multipart/form-data; boundary=B"}
     data = b"--B\r\n" + part + b"\r\n--B--\r\n"
     answer = await door.ask(400, "POST", "/batches", data=data, headers=headers)
     assert answer["error_class"] == "HAPROC_BAD_REQUEST"
 
 
-async def test_idempotency_key_names_the_job(door: Door) -> None:
+async def test_idempotency_key_identifies_the_job(door: Door) -> None:
     headers = {"Idempotency-Key": "k1"}
     asked = [
         door.ask(201, "POST", "/batches", json={"code": ECHO}, headers=headers) for _ in range(3)
@@ -145,7 +147,7 @@ async def test_idempotency_key_names_the_job(door: Door) -> None:
     assert answer["error_class"] == "HAPROC_REQUEST_ID_REUSED"
 
 
-async def test_request_that_jobs_do_not_know_is_refused_with_the_reason(door: Door) -> None:
+async def test_request_that_jobs_do_not_support_is_refused_with_the_reason(door: Door) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"file": "echo.py", "className": "X"}, "HAPROC_JOB_FIELD"),
         ({"file": "../echo.py"}, "HAPROC_JOB_FILE"),
@@ -159,7 +161,7 @@ async def test_request_that_jobs_do_not_know_is_refused_with_the_reason(door: Do
     await door.ask(404, "GET", "/batches/999")
 
 
-async def test_job_acts_for_its_user_by_a_token_of_its_own_until_it_is_fenced(door: Door) -> None:
+async def test_job_acts_for_its_user_by_its_own_token_until_it_is_fenced(door: Door) -> None:
     made = await door.ask(201, "POST", "/batches", "bob", json={"code": WAITS})
     job = made["id"]
     await door.haproc.until(job, lambda found: len(found["log"]) == 1)
@@ -174,8 +176,8 @@ async def test_job_acts_for_its_user_by_a_token_of_its_own_until_it_is_fenced(do
     await door.ask(401, "GET", "/batches", headers=shown)
 
 
-async def test_job_of_a_providers_user_submits_no_jobs(door: Door) -> None:
-    """Its rights came with a token that ends; from job to job they would not."""
+async def test_job_of_an_identity_providers_user_cannot_submit_jobs(door: Door) -> None:
+    """Its rights came with a token that expires; passed from job to job they never would."""
     rights = Rights((Role.WRITER,))
     made = await door.haproc.service.submit("eve", {"code": WAITS}, (), "r0", rights)
     job = int(str(made["id"]))
@@ -187,7 +189,7 @@ async def test_job_of_a_providers_user_submits_no_jobs(door: Door) -> None:
     await door.haproc.service.kill(None, job)
 
 
-async def test_jobs_that_are_off_are_told_so(tmp_path: Path) -> None:
+async def test_request_for_jobs_that_are_off_is_refused_with_that_reason(tmp_path: Path) -> None:
     from tests.unit.door_rig import door as plain
 
     async with plain(tmp_path) as rig:
@@ -199,7 +201,7 @@ def run(*arguments: str) -> int:
     return cli.main(["submit", *arguments])
 
 
-async def test_haclient_submits_and_follows_with_the_jobs_exit_code(
+async def test_haclient_submits_a_job_follows_it_and_returns_its_exit_code(
     door: Door, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program, module, token = tmp_path / "p.py", tmp_path / "m.py", tmp_path / "token"
@@ -219,7 +221,7 @@ async def test_haclient_submits_and_follows_with_the_jobs_exit_code(
     assert await asyncio.to_thread(run, *given, *servers, "--conf", "spark.jars=x") == 1
 
 
-async def test_haclient_lists_shows_and_ends_jobs_and_prints_their_logs(
+async def test_haclient_lists_shows_and_kills_jobs_and_prints_their_logs(
     door: Door, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     token = tmp_path / "token"
@@ -256,7 +258,7 @@ async def test_haclient_lists_shows_and_ends_jobs_and_prints_their_logs(
     ("method", "path"),
     [("POST", "/sessions"), ("GET", "/sessions"), ("POST", "/sessions/0/statements")],
 )
-async def test_livys_interactive_sessions_are_no_path_and_the_answer_names_others(
+async def test_path_of_livys_interactive_sessions_is_refused_with_the_alternative(
     door: Door, method: str, path: str
 ) -> None:
     found = await door.ask(404, method, path, json={"kind": "pyspark"})

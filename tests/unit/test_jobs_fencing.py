@@ -1,7 +1,7 @@
-"""An attempt that was replaced writes nothing more: not even what its HAProc had let in before.
+"""Tests of fenced attempts: a replaced attempt writes nothing, not even a write admitted before.
 
-Two HAProcs with a log, and but for Spark whole; one of them is stopped between letting a write in
-and appending it, as a frozen process is.
+Two HAProcs with a log, complete except for Spark; one of them is stopped between admitting a write
+and appending it, like a frozen process.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Stopped:
 
 @dataclass
 class Fenced:
-    """A job, and the two HAProcs that its attempts write by."""
+    """A job, and the two HAProcs that its attempts write through."""
 
     both: Pair
     jobs: Haproc
@@ -62,7 +62,7 @@ class Fenced:
     attempts: list[str] = field(default_factory=list)
 
     async def attempt(self) -> AttemptAuthorization:
-        """Begin the next attempt, as a HAProc does: replaced first, then fenced."""
+        """Start the next attempt as a HAProc does: first replace the old one, then fence it."""
         name = self.jobs.book.new_name()
         token, digest = new_token(self.job, name)
         replaces = self.attempts[-1] if self.attempts else ""
@@ -87,7 +87,7 @@ class Fenced:
         return await haproc.service.execute(asked)
 
     async def applied(self) -> list[int]:
-        """Return how many statements each cluster has run, once both have read the whole log."""
+        """Return each cluster's number of statements run, once both have read the whole log."""
         end = await self.both.a.core.log.end()
         for each in (self.both.a, self.both.b):
             await each.replica.applied(end)
@@ -102,7 +102,7 @@ async def fenced(tmp_path: Path) -> AsyncIterator[Fenced]:
         yield Fenced(both, jobs, job)
 
 
-async def test_write_let_in_before_the_fence_that_comes_behind_it_counts_nowhere(
+async def test_write_admitted_before_the_fence_and_appended_behind_it_is_applied_nowhere(
     tmp_path: Path,
 ) -> None:
     async with fenced(tmp_path) as ring:
@@ -124,7 +124,7 @@ async def test_write_let_in_before_the_fence_that_comes_behind_it_counts_nowhere
         assert await ring.applied() == [1, 1]
 
 
-async def test_write_in_front_of_the_fence_stands_and_is_not_made_again(tmp_path: Path) -> None:
+async def test_write_before_the_fence_counts_and_is_not_applied_again(tmp_path: Path) -> None:
     async with fenced(tmp_path) as ring:
         first = await ring.attempt()
         await ring.write(ring.both.a, first, "r")
@@ -134,7 +134,7 @@ async def test_write_in_front_of_the_fence_stands_and_is_not_made_again(tmp_path
         assert await ring.applied() == [2, 2]
 
 
-async def test_every_form_of_a_write_rests_on_its_attempt(
+async def test_operation_of_every_form_of_write_rests_on_the_fence_of_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from haproc.engine.statement import SqlText
@@ -163,7 +163,7 @@ async def test_every_form_of_a_write_rests_on_its_attempt(
             assert operation.analyzed_to is not None
 
 
-async def test_new_attempt_does_not_get_the_answer_of_the_one_that_it_replaced(
+async def test_new_attempt_does_not_get_the_answer_of_the_attempt_that_it_replaced(
     tmp_path: Path,
 ) -> None:
     async with fenced(tmp_path) as ring:
@@ -191,7 +191,7 @@ async def test_new_attempt_does_not_get_the_answer_of_the_one_that_it_replaced(
         assert await ring.applied() == [1, 1]
 
 
-async def test_write_of_a_job_is_let_in_after_other_records_and_counts(tmp_path: Path) -> None:
+async def test_write_of_a_job_after_other_records_is_applied(tmp_path: Path) -> None:
     async with fenced(tmp_path) as ring:
         first = await ring.attempt()
         for number in range(5):

@@ -21,7 +21,7 @@ ENOUGH_S = 20.0
 
 
 class NoLines:
-    """Nobody is reached."""
+    """Reaches no peer."""
 
     def send(self, message: PeerMessage) -> None:
         return
@@ -40,7 +40,7 @@ async def _until(members: Members, holds: Callable[[], bool]) -> None:
             await asyncio.sleep(RULES.heartbeat_interval_s / 4)
 
 
-async def test_peer_that_pauses_runs_its_jobs_until_its_silence_fills_a_window() -> None:
+async def test_peer_that_pauses_keeps_its_jobs_until_its_silence_fills_a_window() -> None:
     members = Members(RULES, ("b", "2"), ("a",), NoLines())
     beat = Beat("a", "1", 1, (), True, State.READY)
 
@@ -55,7 +55,9 @@ async def test_peer_that_pauses_runs_its_jobs_until_its_silence_fills_a_window()
     assert members.is_gone("a")
 
 
-async def test_submission_whose_client_goes_away_leaves_no_files_of_no_job(tmp_path: Path) -> None:
+async def test_submission_whose_client_disconnects_leaves_no_files_without_a_job(
+    tmp_path: Path,
+) -> None:
     haproc = Haproc(Ring(tmp_path), "a")
     files = [Upload(FileRole.DATA, f"d{number}", b"x") for number in range(3)]
     put, left = haproc.store.put, 0

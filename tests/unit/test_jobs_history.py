@@ -97,13 +97,13 @@ def made(*events: Event, restarts: int = 1) -> Job:
         ((attempt("x"), ending("x", Outcome.SUCCESS), Kill("ann", 3)), BatchState.SUCCESS),
     ],
 )
-def test_job_state_follows_from_the_events_in_their_order(
+def test_job_state_follows_from_its_events_in_order(
     events: tuple[Event, ...], state: BatchState
 ) -> None:
     assert made(*events).state is state
 
 
-def test_attempts_that_replace_the_same_one_count_once() -> None:
+def test_attempts_that_replace_the_same_attempt_count_once() -> None:
     job = made(attempt("x"), attempt("y", "x"), attempt("z", "x", "b"), restarts=5)
     assert [each.name for each in job.attempts] == ["x", "y"]
     assert job.valid("y") and not job.valid("x") and not job.valid("z")
@@ -123,7 +123,7 @@ def test_ended_attempt_is_no_longer_valid_before_the_next_one_begins() -> None:
     assert not made(attempt("x"), ending("x", Outcome.FAILED)).valid("x")
 
 
-def test_events_come_to_the_same_in_whatever_order_they_are_read() -> None:
+def test_events_read_in_any_order_give_the_same_job() -> None:
     events: list[Event] = [attempt("x"), attempt("z", "x", "b"), ending("x", Outcome.SUCCESS)]
     events += [attempt("y", "z"), ending("z", Outcome.LOST)]
     numbered = list(enumerate(events))
@@ -151,7 +151,7 @@ def seen(me: str = "b", **more: object) -> RingView:
     return replace(known, **more)  # type: ignore[arg-type]
 
 
-def test_job_waits_for_the_haproc_that_was_asked_and_then_for_any() -> None:
+def test_job_waits_for_the_haproc_that_received_it_and_then_for_any() -> None:
     job = made()
     late = ASKED.at_ms + OTHERS_AFTER_MS
     assert steps([job], seen()) == []
@@ -173,19 +173,19 @@ def test_attempt_of_a_haproc_that_is_gone_is_replaced_or_lost() -> None:
     assert steps([last], seen(alive={}, serving=False)) == []
 
 
-def test_own_attempt_that_does_not_run_here_is_lost() -> None:
+def test_own_attempt_that_does_not_run_here_is_replaced() -> None:
     job = made(attempt("x"))
     assert steps([job], seen("a", here=frozenset({"x"}))) == []
     assert steps([job], seen("a")) == [(Step.START, job)]
 
 
-def test_starts_are_no_more_than_there_is_room_for() -> None:
+def test_started_jobs_are_no_more_than_the_free_room() -> None:
     jobs = [replace(made(), id=number) for number in (3, 1, 2)]
     found = steps(jobs, seen("a"))
     assert [job.id for _, job in found] == [1, 2]
 
 
-def test_starts_go_round_the_users_by_how_much_of_theirs_runs() -> None:
+def test_jobs_start_in_turns_of_users_by_the_number_of_their_running_jobs() -> None:
     def of(user: str, number: int, *events: Event) -> Job:
         return job_of(number, replace(ASKED, user=user), list(enumerate(events)))
 
@@ -195,7 +195,7 @@ def test_starts_go_round_the_users_by_how_much_of_theirs_runs() -> None:
     assert [job.id for _, job in steps([*waiting, *running], known)] == [9, 8, 4, 5, 6]
 
 
-def test_job_is_forgotten_when_it_ended_long_ago_or_there_are_too_many() -> None:
+def test_job_is_forgotten_if_it_ended_long_ago_or_there_are_too_many() -> None:
     ended = [job_of(number, ASKED, [(1, Kill("ann", number * 1000))]) for number in range(1, 5)]
     now = FORGET_AFTER_MS + 3_000
     assert [job.id for job in forgettable(ended, 10**9, 2, now)] == [1, 2]
@@ -231,10 +231,10 @@ class Stored:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_log_is_what_was_said_however_it_came_and_whatever_is_deleted_yet(seed: int) -> None:
+def test_log_is_the_output_in_any_pieces_and_at_any_stage_of_deletion(seed: int) -> None:
     chance = random.Random(seed)
-    said = [f"line {number} " + "x" * chance.randrange(3000) for number in range(200)]
-    data = "\n".join(said).encode() + b"\n"
+    lines_written = [f"line {number} " + "x" * chance.randrange(3000) for number in range(200)]
+    data = "\n".join(lines_written).encode() + b"\n"
     stored = Stored()
     while data:
         size = chance.randrange(1, 9000)
@@ -246,10 +246,10 @@ def test_log_is_what_was_said_however_it_came_and_whatever_is_deleted_yet(seed: 
             stored.kept.pop(stored.gone.pop())
     stored.tail.close()
     stored.flush()
-    assert stored.lines() == dict(enumerate(said))
+    assert stored.lines() == dict(enumerate(lines_written))
 
 
-def test_log_keeps_its_end_with_the_numbers_that_lines_had() -> None:
+def test_log_over_its_limit_keeps_its_end_and_the_line_numbers() -> None:
     stored = Stored(bytes_max=200_000)
     for number in range(1000):
         stored.tail.add_output(b"%06d %s\n" % (number, b"x" * 1000))
@@ -269,7 +269,7 @@ def test_log_keeps_its_end_with_the_numbers_that_lines_had() -> None:
     assert page(998, 10, found, end) == (998, 1000)
 
 
-def test_log_of_an_attempt_ends_where_the_next_one_begins() -> None:
+def test_log_of_an_attempt_ends_where_the_next_attempt_begins() -> None:
     stored = Stored()
     stored.tail.add_output(b"0\n1\n2\n3\n")
     stored.flush()
@@ -278,7 +278,7 @@ def test_log_of_an_attempt_ends_where_the_next_one_begins() -> None:
     assert stored.lines(attempts) == {0: "0", 1: "1", 2: "again"}
 
 
-def test_log_without_a_line_end_is_bounded_and_carriage_returns_end_lines() -> None:
+def test_log_line_without_an_end_is_bounded_and_carriage_returns_end_lines() -> None:
     stored = Stored()
     stored.tail.add_output(b"a\rb\r\nc")
     stored.tail.add_output(b"z" * 20_000)
@@ -290,7 +290,7 @@ def test_log_without_a_line_end_is_bounded_and_carriage_returns_end_lines() -> N
 # -- schedules ---------------------------------------------------------------------------------
 
 
-def test_log_of_empty_lines_is_bounded_too() -> None:
+def test_log_of_empty_lines_is_bounded() -> None:
     tail = Tail(0, 1000)
     for _ in range(10):
         tail.add_output(b"\n" * 10_000)
@@ -299,7 +299,7 @@ def test_log_of_empty_lines_is_bounded_too() -> None:
     assert tail.end == 100_000
 
 
-def test_files_and_logs_of_no_job_are_left_over() -> None:
+def test_files_and_logs_without_a_job_are_left_over() -> None:
     now_ms, old, young = 10 * GRACE_MS, f"{GRACE_MS}-a", f"{10 * GRACE_MS}-b"
     of_job = replace(ASKED, stored=f"{GRACE_MS}-c")
     keys = [file_key(stored, 0) for stored in (old, young, of_job.stored)]
@@ -307,7 +307,7 @@ def test_files_and_logs_of_no_job_are_left_over() -> None:
     assert left_over(keys, {7: of_job}, now_ms) == [keys[0], keys[-1]]
 
 
-def test_schedule_is_due_at_moments_that_everybody_computes_alike() -> None:
+def test_schedule_is_due_at_moments_that_every_haproc_computes_alike() -> None:
     every = Schedule("s", "f.py", every_s=300)
     assert [slot(every, now) for now in (899.9, 900, 1199.9)] == [600, 900, 900]
     noon = 1_767_268_800  # 2026-01-01 12:00:00 UTC
@@ -338,7 +338,7 @@ def test_long_line_is_cut_between_characters(letter: str, shift: int) -> None:
         assert max(len(line.encode()) for line in lines) <= LINE_BYTES_MAX
 
 
-def test_long_line_that_is_no_text_is_cut_all_the_same() -> None:
+def test_long_line_that_is_not_utf8_is_cut() -> None:
     tail = Tail(0, 1 << 20)
     tail.add_output(b"\x80" * (3 * LINE_BYTES_MAX) + b"\n")
     assert tail.end == 3

@@ -1,6 +1,6 @@
-"""What a job can do to its HAProc: each attack works with `none`, and does not in the sandbox.
+"""Tests of job isolation: each attack on HAProc works with `none` and fails in the sandbox.
 
-Real processes, as root and as a user without privileges; a process of its own stands for HAProc.
+Real processes, as root and as an unprivileged user; a separate process stands for HAProc.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.unit.sandboxing import (
 
 PATIENCE_S = 30.0
 SLOW = [pytest.mark.thorough] if os.geteuid() == 0 else []
-"""Of root two kinds are tried, of which the unprivileged one is the more telling."""
+"""As root, both kinds of user are tested; the unprivileged one finds more."""
 ABOVE, SHARED = Path("/new-file-of-a-job"), Path("/dev/shm/seen-by-all")
 UNPRIVILEGED = pytest.param(
     True,
@@ -156,7 +156,7 @@ WAITS = "time.sleep(1000)\n"
 
 @pytest.fixture
 def base(as_user: bool) -> Iterator[Path]:
-    """What is HAProc's alone, where that user can go."""
+    """A folder that is HAProc's alone, at a place that the user can reach."""
     above = Path(tempfile.mkdtemp(dir="/tmp"))
     above.chmod(0o755)
     try:
@@ -185,7 +185,7 @@ async def tries(base: Path, isolation: Isolation, code: str, as_user: bool) -> d
 
 
 @pytest.mark.parametrize("as_user", WHO)
-async def test_program_in_a_sandbox_reaches_nothing_of_haprocs(base: Path, as_user: bool) -> None:
+async def test_sandboxed_program_reaches_nothing_of_haproc(base: Path, as_user: bool) -> None:
     (base / "jobs" / "2-1").mkdir(parents=True)
     (base / "jobs").chmod(0o700)  # as HAProc's umask has it
     (base / "jobs" / "2-1").chmod(0o755)
@@ -210,7 +210,7 @@ async def test_program_in_a_sandbox_reaches_nothing_of_haprocs(base: Path, as_us
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
 @pytest.mark.parametrize("as_user", [False])
-async def test_program_of_another_user_reaches_what_is_open_to_all_and_no_more(
+async def test_program_of_another_user_reaches_only_what_is_open_to_all(
     base: Path, as_user: bool
 ) -> None:
     os.chmod(base, 0o711)  # noqa: PTH101
@@ -230,7 +230,7 @@ async def test_program_of_another_user_reaches_what_is_open_to_all_and_no_more(
 
 
 @pytest.mark.parametrize("as_user", WHO)
-async def test_program_in_a_sandbox_has_what_a_program_of_pyspark_needs(
+async def test_sandboxed_program_has_everything_that_a_pyspark_program_needs(
     base: Path, as_user: bool
 ) -> None:
     found = await tries(base, Isolation.BUBBLEWRAP, OWN, as_user)
@@ -252,7 +252,7 @@ async def test_program_in_a_sandbox_has_what_a_program_of_pyspark_needs(
 
 
 @pytest.mark.parametrize("as_user", WHO_SLOWLY)
-async def test_program_that_touches_its_first_process_ends_only_itself(
+async def test_sandboxed_program_that_signals_its_first_process_ends_only_itself(
     base: Path, as_user: bool
 ) -> None:
     code = (
@@ -276,7 +276,7 @@ for number in (9, 15, 19, 2):
 
 
 async def all_gone(base: Path) -> None:
-    """Wait until none lives."""
+    """Wait until no process is left."""
     until = time.monotonic() + PATIENCE_S
     while left_over(base):
         assert time.monotonic() < until
@@ -285,7 +285,7 @@ async def all_gone(base: Path) -> None:
 
 @pytest.mark.parametrize("as_user", WHO)
 @pytest.mark.parametrize("killed", ["supervisor", "haproc"])
-async def test_nothing_of_a_program_outlives_the_death_of_its_supervisor_or_haproc(
+async def test_no_process_of_a_program_outlives_its_supervisor_or_haproc(
     base: Path, as_user: bool, killed: str
 ) -> None:
     process = await started(base, Trial(LEAVES + WAITS, "bubblewrap"), as_user)
@@ -303,9 +303,7 @@ async def test_nothing_of_a_program_outlives_the_death_of_its_supervisor_or_hapr
 
 
 @pytest.mark.parametrize("as_user", [False])
-async def test_program_without_isolation_outlives_its_supervisors_death(
-    base: Path, as_user: bool
-) -> None:
+async def test_program_without_isolation_outlives_its_supervisor(base: Path, as_user: bool) -> None:
     process = await started(base, Trial(LEAVES + WAITS, "none"), as_user)
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE_S):
@@ -319,7 +317,7 @@ async def test_program_without_isolation_outlives_its_supervisors_death(
 
 
 @pytest.mark.parametrize("as_user", WHO_SLOWLY)
-async def test_program_that_ends_leaves_nothing_behind(base: Path, as_user: bool) -> None:
+async def test_sandboxed_program_that_ends_leaves_no_process(base: Path, as_user: bool) -> None:
     lines, end = await attacked(base, Trial(LEAVES, "bubblewrap"), as_user)
     assert (lines, end["outcome"]) == (["left"], "success")
     assert not left_over(base)
@@ -339,7 +337,7 @@ print(made, flush=True)
 
 
 @pytest.mark.parametrize("as_user", WHO_SLOWLY)
-async def test_fork_bomb_is_bounded_for_each_job_by_itself(base: Path, as_user: bool) -> None:
+async def test_fork_bomb_is_bounded_for_each_job_separately(base: Path, as_user: bool) -> None:
     free, _ = await attacked(base, Trial(FORKS, "none"), as_user)
     assert free == ["299"]
     shut, _ = await attacked(base, Trial(FORKS, "bubblewrap"), as_user)
@@ -363,8 +361,10 @@ time.sleep(4)
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("as_user", WHO_SLOWLY)
-async def test_memory_of_all_processes_counts_together_and_once(base: Path, as_user: bool) -> None:
-    """Five processes with 300 MiB in common, and then with 100 MiB each besides."""
+async def test_memory_of_all_processes_is_summed_and_shared_memory_counts_once(
+    base: Path, as_user: bool
+) -> None:
+    """Five processes with 300 MiB in common, and then with 100 MiB each in addition."""
     for how, outcome in (("shared", "success"), ("apart", "limit")):
         trial = Trial(HOLD, "bubblewrap", memory_bytes=600 << 20, args=(how,))
         _, end = await attacked(base, trial, as_user)
@@ -392,7 +392,7 @@ for n in range(400):
     [(DELETED, 1 << 30, "disk_free_bytes_min"), (SHUT, 32 << 20, "disk_bytes_max")],
     ids=["deleted", "shut"],
 )
-async def test_program_that_fills_the_disk_out_of_sight_is_ended(
+async def test_program_that_fills_the_disk_with_hidden_files_is_ended(
     base: Path, as_user: bool, fills: str, most: int, why: str
 ) -> None:
     code = f"import os, time\n{fills}\ntime.sleep(100)"
@@ -404,7 +404,7 @@ async def test_program_that_fills_the_disk_out_of_sight_is_ended(
 
 
 @pytest.mark.parametrize("as_user", WHO_SLOWLY)
-async def test_what_is_hidden_is_not_found_below_what_is_shown_by_any_way(
+async def test_hidden_folder_is_not_found_below_a_shown_folder_by_any_path(
     base: Path, as_user: bool
 ) -> None:
     above, link = base.parent, base.parent.parent / f"{base.parent.name}-link"
@@ -429,7 +429,9 @@ open("own", "w")
 
 
 @pytest.mark.parametrize("as_user", WHO_SLOWLY)
-async def test_links_in_the_working_folder_lead_nobody_out_of_it(base: Path, as_user: bool) -> None:
+async def test_links_in_the_working_folder_lead_cleanup_to_no_other_folder(
+    base: Path, as_user: bool
+) -> None:
     code = """
 import os, shutil, sys
 base = sys.argv[2]
@@ -446,7 +448,7 @@ os.symlink(f"{base}/secret", "file")
     assert not (base / "jobs" / "1-1").exists()
 
 
-async def test_isolation_that_does_not_work_here_is_refused_with_what_to_install(
+async def test_isolation_that_does_not_work_here_is_refused_with_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await check_isolation(Jobs(enabled=True), tmp_path / "jobs", tmp_path)
@@ -464,7 +466,7 @@ async def test_isolation_that_does_not_work_here_is_refused_with_what_to_install
     assert list((tmp_path / "jobs").iterdir()) == []
 
 
-def test_haproc_on_whose_host_the_isolation_does_not_work_does_not_start(tmp_path: Path) -> None:
+def test_haproc_does_not_start_where_its_job_isolation_does_not_work(tmp_path: Path) -> None:
     config = tmp_path / "ring.yaml"
     config.write_text(
         "{ring: r, log: 'sqlite:///log.db', secret: {env: RING_SECRET}, state_dir: state, "
@@ -481,7 +483,9 @@ def test_haproc_on_whose_host_the_isolation_does_not_work_does_not_start(tmp_pat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
 @pytest.mark.parametrize("user", ["root", "no-such-user"])
-async def test_programs_run_as_no_root_and_as_nobody_unknown(tmp_path: Path, user: str) -> None:
+async def test_programs_run_as_nobody_and_not_as_root_or_an_unknown_user(
+    tmp_path: Path, user: str
+) -> None:
     assert user_of(Jobs()) == "nobody"
     with pytest.raises(IsolationError, match=user):
         await check_isolation(Jobs(enabled=True, user=user), tmp_path / "jobs", tmp_path)

@@ -1,4 +1,4 @@
-"""Jobs as operators meet them: schedules, ``haproc jobs``, the operators' door, metrics."""
+"""Tests of jobs as operators see them: schedules, ``haproc jobs``, the operators' door, metrics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Clock:
 
 @pytest.fixture
 def scheduled(tmp_path: Path) -> Ring:
-    """A ring with a folder of programs; nothing runs."""
+    """A ring with a folder of programs; no HAProc runs."""
     folder = tmp_path / "programs"
     folder.mkdir()
     (folder / "hourly.py").write_text("pass")
@@ -60,7 +60,7 @@ async def listed(haproc: Haproc) -> list[Any]:
     return found
 
 
-async def test_schedule_submits_each_slot_once_whoever_looks(scheduled: Ring) -> None:
+async def test_schedule_submits_each_slot_once_when_two_haprocs_look(scheduled: Ring) -> None:
     clock, a, b = Clock(), Haproc(scheduled, "a"), Haproc(scheduled, "b")
     both = [scheduler(each, clock, "hourly") for each in (a, b)]
     [schedule] = both[0]._schedules
@@ -78,7 +78,7 @@ async def test_schedule_submits_each_slot_once_whoever_looks(scheduled: Ring) ->
     assert len(await listed(a)) == 2
 
 
-async def test_schedule_whose_job_has_not_ended_waits_and_submits_the_newest(
+async def test_schedule_whose_job_has_not_ended_waits_and_then_submits_the_newest_slot(
     scheduled: Ring, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, a, b = Clock(), Haproc(scheduled, "a"), Haproc(scheduled, "b")
@@ -99,7 +99,7 @@ async def test_schedule_whose_job_has_not_ended_waits_and_submits_the_newest(
     assert ids == [f"schedule:hourly:{NOON_S + HOUR_S * n}" for n in (0, 2)]
 
 
-async def test_schedule_that_changed_leaves_the_slot_that_has_a_job(
+async def test_schedule_whose_program_changed_keeps_the_job_of_its_slot(
     scheduled: Ring, caplog: pytest.LogCaptureFixture
 ) -> None:
     a = Haproc(scheduled, "a")
@@ -112,7 +112,7 @@ async def test_schedule_that_changed_leaves_the_slot_that_has_a_job(
     assert caplog.text == ""
 
 
-async def test_schedule_that_cannot_be_submitted_is_tried_again_and_stops_no_other(
+async def test_schedule_that_cannot_be_submitted_is_retried_and_blocks_no_other(
     scheduled: Ring, caplog: pytest.LogCaptureFixture
 ) -> None:
     a = Haproc(scheduled, "a")
@@ -127,7 +127,7 @@ async def test_schedule_that_cannot_be_submitted_is_tried_again_and_stops_no_oth
     assert [job["name"] for job in await listed(a)] == ["hourly", "missing"]
 
 
-async def test_schedule_is_left_to_the_haproc_that_leads(
+async def test_schedule_is_not_submitted_by_a_haproc_that_does_not_lead(
     scheduled: Ring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("haproc.jobs.here.LOOK_S", 0.001)
@@ -150,7 +150,7 @@ async def test_schedule_is_left_to_the_haproc_that_leads(
 
 @asynccontextmanager
 async def operated(tmp_path: Path) -> AsyncIterator[tuple[Haproc, Config]]:
-    """A HAProc that runs jobs, its operators' door, and the configuration that leads there."""
+    """A HAProc that runs jobs, its operators' door, and a configuration that names the door."""
     haproc = await Ring(tmp_path).haproc("a")
     try:
         async with door(tmp_path, operator=True, jobs=haproc.service) as rig:
@@ -167,7 +167,7 @@ def options(config: Config, *arguments: str) -> argparse.Namespace:
     return found
 
 
-async def test_jobs_of_all_users_are_listed_shown_told_and_ended(
+async def test_jobs_of_all_users_are_listed_shown_and_killed_by_operators(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with operated(tmp_path) as (haproc, config), Asker(config) as asker:
@@ -196,7 +196,7 @@ async def test_jobs_of_all_users_are_listed_shown_told_and_ended(
             await clients.show(asker, options(config, "show", "999"))
 
 
-async def test_log_of_a_job_is_told_whole_page_by_page(
+async def test_log_of_a_job_is_printed_whole_page_by_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clients, "PAGE", 3)
@@ -207,7 +207,7 @@ async def test_log_of_a_job_is_told_whole_page_by_page(
         assert capsys.readouterr().out.split() == [str(n) for n in range(10)]
 
 
-async def test_operators_door_asks_for_the_rings_secret(tmp_path: Path) -> None:
+async def test_operators_door_requires_the_rings_secret(tmp_path: Path) -> None:
     async with operated(tmp_path) as (haproc, config):
         job = await haproc.submit("import time; time.sleep(100)")
         wrong = replace(config, secret="another")
@@ -221,7 +221,7 @@ async def test_operators_door_asks_for_the_rings_secret(tmp_path: Path) -> None:
 # -- metrics -----------------------------------------------------------------------------------
 
 
-async def test_metrics_tell_the_rings_jobs_and_the_attempts_that_ended_here(
+async def test_metrics_count_the_rings_jobs_and_the_attempts_that_ended_here(
     tmp_path: Path,
 ) -> None:
     a = await Ring(tmp_path).haproc("a")

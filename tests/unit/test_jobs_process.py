@@ -1,4 +1,4 @@
-"""A program's process: its limits, its end, and that nothing of it is left."""
+"""Tests of a program's process: its limits, its end, and the cleanup after it."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def plan(folder: Path, code: str) -> Plan:
 async def run(made: Plan) -> tuple[str, End]:
     async with asyncio.timeout(ENOUGH_S):
         running = await Running.start(made)
-        said = b"".join([piece async for piece in running.output()])
-        return said.decode(), await running.ended()
+        printed = b"".join([piece async for piece in running.output()])
+        return printed.decode(), await running.ended()
 
 
-async def test_program_runs_in_its_folder_with_its_environment_alone(tmp_path: Path) -> None:
+async def test_program_runs_in_its_folder_with_its_own_environment_only(tmp_path: Path) -> None:
     os.environ["SECRET_OF_HAPROC"] = "x"
     code = """
 import os, sys
@@ -54,16 +54,16 @@ print(os.getcwd(), sorted(os.environ))
 print('e', file=sys.stderr)
 print(os.nice(0))
 """
-    said, end = await run(plan(tmp_path, code))
+    printed, end = await run(plan(tmp_path, code))
     del os.environ["SECRET_OF_HAPROC"]
     assert end == End(Outcome.SUCCESS, 0, "")
-    lines = said.splitlines()
-    assert lines[0].startswith(f"{tmp_path} ['GIVEN'") and "SECRET" not in said
+    lines = printed.splitlines()
+    assert lines[0].startswith(f"{tmp_path} ['GIVEN'") and "SECRET" not in printed
     assert lines[1] == "e"
     assert int(lines[2]) == min(19, os.nice(0) + NICE)
 
 
-async def test_program_that_fails_tells_its_code_or_signal(tmp_path: Path) -> None:
+async def test_program_that_fails_reports_its_exit_code_or_signal(tmp_path: Path) -> None:
     assert await run(plan(tmp_path, "raise SystemExit(3)")) == (
         "",
         End(Outcome.FAILED, 3, "exit code 3"),
@@ -80,8 +80,8 @@ async def test_program_at_a_limit_is_ended(tmp_path: Path) -> None:
     burns = replace(burns, limits=replace(LIMITS, cpu_s=1))
     assert (await run(burns))[1].outcome is Outcome.LIMIT
     eats = plan(tmp_path, "b = bytearray(2 << 30)")
-    said, end = await run(eats)
-    assert "MemoryError" in said and end.outcome is Outcome.FAILED
+    printed, end = await run(eats)
+    assert "MemoryError" in printed and end.outcome is Outcome.FAILED
     says = plan(tmp_path, "while True: print('x' * 1000)")
     assert (await run(says))[1].outcome is Outcome.LIMIT
 
@@ -99,22 +99,26 @@ async def test_program_that_fills_the_disk_is_ended(tmp_path: Path, fills: str) 
     (tmp_path / "tmp").mkdir()
     filling = plan(tmp_path, f"import os, time\n{fills}\ntime.sleep(100)")
     try:
-        said, end = await run(replace(filling, settings=replace(SETTINGS, disk_bytes_max=32 << 20)))
+        printed, end = await run(
+            replace(filling, settings=replace(SETTINGS, disk_bytes_max=32 << 20))
+        )
     finally:
         remove_folder(tmp_path)  # pytest could not
-    assert (said, end.outcome) == ("", Outcome.LIMIT)
+    assert (printed, end.outcome) == ("", Outcome.LIMIT)
     assert "disk_bytes_max" in end.why
 
 
-async def test_program_cannot_write_a_file_beyond_what_its_folder_may_take_up(
+async def test_program_cannot_write_a_file_larger_than_its_folders_limit(
     tmp_path: Path,
 ) -> None:
     writes = plan(tmp_path, "open('f', 'wb').truncate(65 << 20)")
-    said, end = await run(writes)
-    assert "File too large" in said and end.outcome is Outcome.FAILED
+    printed, end = await run(writes)
+    assert "File too large" in printed and end.outcome is Outcome.FAILED
 
 
-async def test_program_that_cannot_be_started_is_an_error_and_no_failure(tmp_path: Path) -> None:
+async def test_program_that_cannot_be_started_ends_with_an_error_not_a_failure(
+    tmp_path: Path,
+) -> None:
     nowhere = replace(plan(tmp_path, ""), command=("/nowhere/python",))
     assert (await run(nowhere))[1].outcome is Outcome.ERROR
 
@@ -177,7 +181,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")
-async def test_program_runs_as_another_user_who_cannot_read_what_is_private(tmp_path: Path) -> None:
+async def test_program_runs_as_another_user_that_cannot_read_private_files(tmp_path: Path) -> None:
     for part in (tmp_path, *tmp_path.parents):
         if part == Path(tempfile.gettempdir()):
             break
@@ -195,13 +199,15 @@ async def test_program_runs_as_another_user_who_cannot_read_what_is_private(tmp_
         environment={"PATH": "/usr/local/bin:/usr/bin:/bin"},
         settings=replace(SETTINGS, isolation=Isolation.USER, user="nobody"),
     )
-    said, end = await run(made)
-    if "No such file" in said:
+    printed, end = await run(made)
+    if "No such file" in printed:
         pytest.skip("no interpreter that other users may run")
-    assert said.startswith("True") and "PermissionError" in said and end.code == 1
+    assert printed.startswith("True") and "PermissionError" in printed and end.code == 1
 
 
-def test_folder_that_is_deep_shut_and_with_links_is_removed(tmp_path: Path) -> None:
+def test_folder_with_deep_unreadable_and_linked_entries_is_removed_without_the_links_targets(
+    tmp_path: Path,
+) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kept").write_text("x")

@@ -1,4 +1,4 @@
-"""The port that leads a job's PySpark to a door of the ring: the first that is open."""
+"""Tests of the relay: the port that connects a job's PySpark to the first open door of the ring."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_S = 10.0
 
 @asynccontextmanager
 async def echo(name: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """A door that says its name, then what it is told."""
+    """A door that sends its name, then echoes its input."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(name.encode() + b"\n")
@@ -40,7 +40,7 @@ async def echo(name: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[in
         server.close()
 
 
-async def said(relay: Relay, data: bytes = b"hello\n") -> list[bytes]:
+async def exchanged(relay: Relay, data: bytes = b"hello\n") -> list[bytes]:
     async with asyncio.timeout(PATIENCE_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
         name = await reader.readline()
@@ -50,21 +50,21 @@ async def said(relay: Relay, data: bytes = b"hello\n") -> list[bytes]:
         return [name.strip(), back.strip()]
 
 
-async def test_connection_goes_to_the_first_door_that_is_open() -> None:
+async def test_connection_goes_to_the_first_open_door() -> None:
     async with echo("second") as port:
         doors = [DoorAddress("a", "127.0.0.1", free_port()), DoorAddress("b", "127.0.0.1", port)]
         relay = Relay(lambda: doors)
         await relay.start()
-        assert await said(relay) == [b"second", b"hello"]
+        assert await exchanged(relay) == [b"second", b"hello"]
         async with echo("first") as first:
             doors[0] = replace(doors[0], port=first)
-            assert await said(relay) == [b"first", b"hello"]
+            assert await exchanged(relay) == [b"first", b"hello"]
         doors.clear()
-        assert await said(relay) == [b"", b""]
+        assert await exchanged(relay) == [b"", b""]
         await relay.aclose()
 
 
-async def test_connection_to_a_door_that_is_not_worth_trying_any_more_is_broken() -> None:
+async def test_connection_to_a_door_that_left_the_list_is_closed() -> None:
     async with echo("a") as port:
         doors = [DoorAddress("a", "127.0.0.1", port)]
         relay = Relay(lambda: doors)
@@ -99,7 +99,7 @@ def test_own_door_comes_first_and_is_reached_on_loopback(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("mine", [True, False])
-async def test_tls_begins_at_the_relay_and_only_the_rings_certificate_counts(
+async def test_relay_adds_tls_and_accepts_only_the_rings_certificate(
     tmp_path: Path, mine: bool
 ) -> None:
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
@@ -110,22 +110,26 @@ async def test_tls_begins_at_the_relay_and_only_the_rings_certificate_counts(
             door = DoorAddress("a", "127.0.0.1", port, mine)
             relay = Relay(lambda door=door: [door], own)  # type: ignore[misc]
             await relay.start()
-            assert (await said(relay))[0] == expected
+            assert (await exchanged(relay))[0] == expected
             await relay.aclose()
 
 
-async def test_own_door_needs_no_certificate_for_the_loopback_and_others_do(tmp_path: Path) -> None:
+async def test_own_door_on_loopback_needs_no_certificate_for_its_name_and_others_do(
+    tmp_path: Path,
+) -> None:
     certificates = Certificates(Authority(tmp_path).tls("ring", hosts="DNS:elsewhere"))
     for mine, expected in ((True, b"ring"), (False, b"")):
         async with echo("ring", certificates.now.server) as port:
             door = DoorAddress("a", "127.0.0.1", port, mine)
             relay = Relay(lambda door=door: [door], certificates)  # type: ignore[misc]
             await relay.start()
-            assert (await said(relay))[0] == expected
+            assert (await exchanged(relay))[0] == expected
             await relay.aclose()
 
 
-async def test_program_without_certificates_asks_a_door_that_requires_them(tmp_path: Path) -> None:
+async def test_program_without_certificates_reaches_a_door_that_requires_them(
+    tmp_path: Path,
+) -> None:
     tls = Authority(tmp_path).tls(client_certificates=ClientCertificates.REQUIRED)
     async with door(tmp_path, tls=tls) as rig, aiohttp.ClientSession() as http:
         address = DoorAddress("a", "127.0.0.1", rig.listener.port, mine=True)
@@ -138,7 +142,9 @@ async def test_program_without_certificates_asks_a_door_that_requires_them(tmp_p
         await relays.aclose()
 
 
-async def test_client_doors_with_tls_are_relayed_and_others_are_named(tmp_path: Path) -> None:
+async def test_client_doors_with_tls_are_relayed_and_others_are_named_directly(
+    tmp_path: Path,
+) -> None:
     config = make_config(tmp_path)
     assert [door.cluster for door in client_doors(config, "b")] == ["b", "a"]
     relays = Relays(Relay(list), Relay(lambda: client_doors(config, "b")))
@@ -150,7 +156,7 @@ async def test_client_doors_with_tls_are_relayed_and_others_are_named(tmp_path: 
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_relay_that_is_stopped_while_it_starts_leaves_nothing_open(turns: int) -> None:
+async def test_relay_stopped_while_it_starts_leaves_no_port_open(turns: int) -> None:
     relay = Relay(list)
     starting = asyncio.ensure_future(relay.start())
     for _ in range(turns):

@@ -78,7 +78,7 @@ def test_request_of_livy_is_read_into_a_job() -> None:
         {"conf": {"haproc.env.LD_PRELOAD": "x"}},
     ],
 )
-def test_field_that_means_nothing_here_is_refused_by_name(more: dict[str, Any]) -> None:
+def test_unsupported_field_is_refused_by_name(more: dict[str, Any]) -> None:
     error = refusal({**CODE, **more})
     assert error.error_class == ErrorClass.JOB_FIELD
     [(name, value)] = more.items()
@@ -108,7 +108,7 @@ def test_field_that_means_nothing_here_is_refused_by_name(more: dict[str, Any]) 
         {**CODE, "conf": {"haproc.env.CITY": "a\0b"}},
     ],
 )
-def test_request_that_is_wrong_is_refused(body: dict[str, Any]) -> None:
+def test_invalid_request_is_refused(body: dict[str, Any]) -> None:
     assert refusal(body).error_class == ErrorClass.BAD_REQUEST
 
 
@@ -119,33 +119,33 @@ def test_request_that_is_wrong_is_refused(body: dict[str, Any]) -> None:
         "SparkSession.builder.appName('x').master('local[*]')",
     ],
 )
-def test_program_with_a_master_of_its_own_is_refused_with_the_line(line: str) -> None:
+def test_program_that_sets_a_spark_master_is_refused_with_the_line(line: str) -> None:
     error = refusal({"code": f"from pyspark.sql import SparkSession\nspark = {line}\n"})
     assert error.error_class == ErrorClass.JOB_MASTER and "line 2" in error.message
 
 
-def test_program_that_is_too_long_to_be_read_is_refused() -> None:
+def test_program_that_is_too_long_to_be_parsed_is_refused() -> None:
     assert refusal({"code": "#" * (PROGRAM_BYTES_MAX + 1)}).error_class == ErrorClass.JOB_FIELD
 
 
 @pytest.mark.parametrize("name", ["tmp", "modules"])
-def test_file_named_like_a_folder_of_the_jobs_is_refused(name: str) -> None:
+def test_file_with_the_name_of_a_jobs_folder_is_refused(name: str) -> None:
     assert refusal(CODE, Upload(FileRole.DATA, name, b"")).error_class == ErrorClass.BAD_REQUEST
 
 
 @pytest.mark.parametrize("path", ["//[x", "http://["])
-def test_path_that_is_no_url_is_refused(path: str, tmp_path: Path) -> None:
+def test_path_that_is_no_valid_url_is_refused(path: str, tmp_path: Path) -> None:
     with pytest.raises(RequestError) as caught:
         read_files([(FileRole.PROGRAM, path)], [tmp_path], 1)
     assert caught.value.error_class == ErrorClass.JOB_FILE
 
 
-def test_program_that_calls_something_else_master_is_taken() -> None:
+def test_program_that_calls_another_method_named_master_is_accepted() -> None:
     want = wanted({"code": "key.master('x')"}, (), "ann", JOBS)
     assert submission(want.job, want.uploads, "r").restarts == 0
 
 
-def test_upload_is_the_program_and_its_name_has_no_folders() -> None:
+def test_upload_is_the_program_and_a_wrong_or_repeated_name_is_refused() -> None:
     upload = Upload(FileRole.PROGRAM, "p.py", b"1")
     assert wanted({}, [upload], "ann", JOBS).uploads == (upload,)
     assert refusal({}, Upload(FileRole.PROGRAM, "../p.py", b"1"))
@@ -153,7 +153,7 @@ def test_upload_is_the_program_and_its_name_has_no_folders() -> None:
     assert refusal(CODE, Upload(FileRole.DATA, "a", b"1"), Upload(FileRole.DATA, "a", b"2"))
 
 
-def test_fingerprint_is_that_of_what_is_asked() -> None:
+def test_fingerprint_depends_on_the_content_of_the_request() -> None:
     def fingerprint(**more: Any) -> str:
         want = wanted({**CODE, **more}, (), "ann", JOBS)
         return submission(want.job, want.uploads, "r").fingerprint
@@ -165,7 +165,7 @@ def test_fingerprint_is_that_of_what_is_asked() -> None:
 @pytest.mark.parametrize(
     ("text", "size"), [("512m", 512 << 20), ("2g", 2 << 30), ("2GB", 2 << 30), ("64", 64 << 20)]
 )
-def test_memory_is_read_as_spark_reads_it(text: str, size: int) -> None:
+def test_memory_size_is_parsed_as_spark_parses_it(text: str, size: int) -> None:
     assert memory_bytes(text) == size
 
 
@@ -197,7 +197,7 @@ def test_file_is_read_from_an_allowed_folder_only(tmp_path: Path) -> None:
 # -- what the program finds --------------------------------------------------------------------
 
 
-def test_environment_holds_nothing_but_what_is_meant_for_the_program() -> None:
+def test_environment_contains_only_variables_for_the_program() -> None:
     uploads = [Upload(FileRole.MODULE, "lib.zip", b""), Upload(FileRole.MODULE, "m.py", b"")]
     want = wanted({**CODE, "conf": {"haproc.env.CITY": "Bern"}}, uploads, "ann", JOBS)
     asked = submission(want.job, want.uploads, "r")
@@ -218,7 +218,7 @@ def test_environment_holds_nothing_but_what_is_meant_for_the_program() -> None:
     assert not {name for name in found if "SECRET" in name or "JAVA" in name}
 
 
-def test_url_of_the_ring_has_the_token_and_the_options() -> None:
+def test_url_of_the_ring_contains_the_token_and_the_options() -> None:
     url = remote_url(1234, "t", [("haproc.write_concern", "all")])
     assert url == "sc://localhost:1234/;token=t;haproc-write_concern=all"
 
@@ -240,7 +240,7 @@ OF_A_CLUSTER: dict[str, Any] = {
 }
 
 
-def test_request_of_a_cluster_is_refused_or_its_sizes_are_ignored_as_configured() -> None:
+def test_cluster_fields_of_a_request_are_refused_or_ignored_as_configured() -> None:
     for field in ("executorMemory", "ttl"):
         error = refusal({**CODE, field: OF_A_CLUSTER[field]})
         assert error.error_class is ErrorClass.JOB_FIELD and field in str(error)
@@ -266,6 +266,8 @@ def test_request_of_a_cluster_is_refused_or_its_sizes_are_ignored_as_configured(
         {"conf": {"haproc.env.LD_PRELOAD": "x"}},
     ],
 )
-def test_what_would_make_a_program_another_one_is_never_ignored(more: dict[str, Any]) -> None:
+def test_field_that_would_change_the_programs_meaning_is_never_ignored(
+    more: dict[str, Any],
+) -> None:
     with pytest.raises(RequestError):
         wanted({**CODE, **more}, (), "ann", LENIENT)

@@ -26,7 +26,7 @@ WAITS = TELLS + "import time; time.sleep(100)"
 
 @pytest.fixture
 async def ring(tmp_path: Path) -> AsyncIterator[Ring]:
-    """A ring whose HAProcs are ended afterwards."""
+    """A ring whose HAProcs the test stops itself."""
     made = Ring(tmp_path)
     yield made
 
@@ -50,12 +50,12 @@ async def test_job_runs_and_every_haproc_answers_for_it(three: list[Haproc]) -> 
     assert listed["total"] == 1
 
 
-async def test_jobs_have_ids_of_their_own_whoever_was_asked(three: list[Haproc]) -> None:
+async def test_jobs_submitted_to_different_haprocs_have_different_ids(three: list[Haproc]) -> None:
     asked = [each.submit("pass") for _ in range(5) for each in three]
     assert len(set(await asyncio.gather(*asked))) == 15
 
 
-async def test_same_request_is_the_same_job_also_at_once_and_elsewhere(
+async def test_same_request_is_the_same_job_also_at_once_and_on_other_haprocs(
     three: list[Haproc],
 ) -> None:
     asked = [each.submit(TELLS, requestId="r1") for _ in range(3) for each in three]
@@ -71,7 +71,7 @@ async def test_same_request_is_the_same_job_also_at_once_and_elsewhere(
     assert len(kept) == 2  # one for each user's
 
 
-async def test_user_sees_and_ends_own_jobs_only(three: list[Haproc]) -> None:
+async def test_user_sees_and_kills_own_jobs_only(three: list[Haproc]) -> None:
     job = await three[0].submit(WAITS)
     for ask in (
         three[1].service.shown("bob", job),
@@ -87,7 +87,7 @@ async def test_user_sees_and_ends_own_jobs_only(three: list[Haproc]) -> None:
     assert (await three[2].shown(job))["state"] == "killed"
 
 
-async def test_job_that_is_killed_elsewhere_ends_at_once(three: list[Haproc]) -> None:
+async def test_job_killed_through_another_haproc_ends_at_once(three: list[Haproc]) -> None:
     job = await three[0].submit(WAITS)
     await three[1].until(job, lambda found: found["log"] == ["attempt 1"])
     assert three[0].runner.running == 1
@@ -96,7 +96,7 @@ async def test_job_that_is_killed_elsewhere_ends_at_once(three: list[Haproc]) ->
     assert (await three[1].shown(job))["state"] == "killed"
 
 
-async def test_job_whose_haproc_dies_is_started_again_by_exactly_one_other(
+async def test_job_whose_haproc_dies_is_restarted_by_exactly_one_other(
     three: list[Haproc],
 ) -> None:
     a, b, c = three
@@ -117,7 +117,7 @@ async def test_job_without_restarts_whose_haproc_dies_is_dead(three: list[Haproc
     assert (found["state"], found["haproc"]["outcome"]) == ("dead", "lost")
 
 
-async def test_job_whose_haproc_is_told_to_stop_goes_on_elsewhere(three: list[Haproc]) -> None:
+async def test_job_whose_haproc_stops_is_restarted_on_another_or_lost(three: list[Haproc]) -> None:
     once = await three[0].submit(WAITS)
     code = (
         TELLS + "import os, time; time.sleep(100 if os.environ['HAPROC_JOB_ATTEMPT'] == '1' else 0)"
@@ -130,14 +130,14 @@ async def test_job_whose_haproc_is_told_to_stop_goes_on_elsewhere(three: list[Ha
     assert (await three[1].ended(again))["state"] == "success"
 
 
-async def test_program_that_fails_is_restarted_as_often_as_it_asked(three: list[Haproc]) -> None:
+async def test_program_that_fails_is_restarted_as_often_as_requested(three: list[Haproc]) -> None:
     job = await three[0].submit(TELLS + "raise SystemExit(4)", conf={"haproc.restart": 2})
     found = await three[1].ended(job)
     assert (found["state"], found["haproc"]["exit_code"]) == ("dead", 4)
     assert await three[2].log(job) == ["attempt 1", "attempt 2", "attempt 3"]
 
 
-async def test_job_whose_log_cannot_be_stored_ends_and_says_which_lines_are_lost(
+async def test_job_whose_log_cannot_be_stored_succeeds_and_the_lost_lines_are_logged(
     ring: Ring, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(runner, "LOG_TRIES_MAX", 2)
@@ -157,7 +157,7 @@ async def test_job_whose_log_cannot_be_stored_ends_and_says_which_lines_are_lost
     await a.stop()
 
 
-async def test_job_that_does_not_end_well_is_fenced_for_good(three: list[Haproc]) -> None:
+async def test_job_that_does_not_succeed_is_fenced_for_good(three: list[Haproc]) -> None:
     well = await three[1].submit("pass")
     assert (await three[1].ended(well))["state"] == "success"
     failed = await three[1].submit("raise SystemExit(4)")
@@ -180,7 +180,7 @@ async def test_job_whose_haproc_dies_before_the_fence_is_fenced_by_another(
     await until(lambda: job in ring.fenced)
 
 
-async def test_attempt_that_waits_too_long_for_its_cluster_is_another_haprocs(
+async def test_attempt_that_waits_too_long_for_its_cluster_is_replaced_by_another_haprocs(
     three: list[Haproc], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def applies(name: str, offset: int) -> None:
@@ -195,7 +195,7 @@ async def test_attempt_that_waits_too_long_for_its_cluster_is_another_haprocs(
     assert (found["state"], found["haproc"]["outcome"]) == ("dead", "lost")
 
 
-async def test_files_of_a_job_are_where_it_looks_for_them(three: list[Haproc]) -> None:
+async def test_files_of_a_job_are_where_the_program_looks_for_them(three: list[Haproc]) -> None:
     from haproc.jobs.model import FileRole
     from haproc.jobs.request import Upload
 
@@ -212,7 +212,7 @@ async def test_files_of_a_job_are_where_it_looks_for_them(three: list[Haproc]) -
     await until(lambda: not list((three[0].ring.folder / "jobs" / "a").glob("*")))
 
 
-async def test_jobs_beyond_the_bound_are_refused_and_those_beyond_the_room_wait(
+async def test_jobs_beyond_jobs_max_are_refused_and_those_beyond_running_max_wait(
     tmp_path: Path,
 ) -> None:
     ring = Ring(tmp_path, Jobs(enabled=True, running_max=1, jobs_max=2))
@@ -239,7 +239,7 @@ async def begun(haproc: Haproc, job: int, replaces: str = "") -> tuple[str, str]
     return name, token
 
 
-async def test_token_is_good_at_every_haproc_until_its_attempt_is_replaced(ring: Ring) -> None:
+async def test_token_is_valid_at_every_haproc_until_its_attempt_is_replaced(ring: Ring) -> None:
     a, b = Haproc(ring, "a"), Haproc(ring, "b")
     job = await a.submit("pass", conf={"haproc.restart": 3})
     name, token = await begun(a, job)
@@ -258,7 +258,7 @@ async def test_token_is_good_at_every_haproc_until_its_attempt_is_replaced(ring:
     assert found is not None and found.sessions == ((name, "s1"),)
 
 
-async def test_token_that_is_none_opens_no_door(ring: Ring) -> None:
+async def test_invalid_token_is_refused_and_opens_no_session(ring: Ring) -> None:
     a = Haproc(ring, "a")
     job = await a.submit("pass")
     _, token = await begun(a, job)

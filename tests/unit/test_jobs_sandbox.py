@@ -1,4 +1,4 @@
-"""What a sandbox is made of, what its last words mean, and what a configuration must not say."""
+"""Tests of the sandbox: its command line, the supervisor's last lines, refused configurations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def made(readable: list[str], hidden: str = "/srv/haproc/state", as_root: bool =
     return " ".join(sandboxed("bwrap", ["python"], FOLDER, paths, [Path(hidden)], as_root))
 
 
-def test_what_is_hidden_is_covered_where_it_lies_below_what_is_shown() -> None:
+def test_hidden_folder_below_a_shown_folder_is_covered() -> None:
     told = made(["/srv/haproc"])
     shown, covered, own = (
         told.index("--ro-bind-try /srv/haproc /srv/haproc"),
@@ -31,25 +31,27 @@ def test_what_is_hidden_is_covered_where_it_lies_below_what_is_shown() -> None:
     assert "--tmpfs /srv" not in made(["/opt/python"])
 
 
-def test_everything_but_the_working_folder_is_read_only() -> None:
+def test_every_folder_except_the_working_folder_is_read_only() -> None:
     told = made([])
     assert told.count("--bind ") == 2  # and /tmp, which is in it
     for path in ("/dev", "/proc", "/"):
         assert f"--remount-ro {path} " in told
 
 
-def test_tmp_is_the_working_folders_unless_something_is_shown_below_it() -> None:
+def test_tmp_is_the_working_folders_unless_a_shown_folder_lies_below_it() -> None:
     assert f"--bind {FOLDER}/tmp /tmp" in made(["/opt/python"])
     assert "/tmp /tmp" not in made(["/tmp/python"])
 
 
-def test_no_user_namespace_can_be_made_in_either_kind() -> None:
+def test_user_namespace_cannot_be_created_in_either_kind_of_sandbox() -> None:
     assert "--unshare-user --disable-userns" in made([])
     assert "--userns 3" in made([], as_root=True)  # the supervisor made it so
     assert all("--cap-drop ALL" in made([], as_root=each) for each in (True, False))
 
 
-def test_interpreter_of_an_environment_brings_the_one_that_it_was_made_from(tmp_path: Path) -> None:
+def test_interpreter_of_a_virtual_environment_includes_the_folders_of_its_base_interpreters(
+    tmp_path: Path,
+) -> None:
     real = tmp_path / "real" / "bin" / "python3.11"
     real.parent.mkdir(parents=True)
     real.touch()
@@ -85,7 +87,7 @@ ENDED = '{"ended": 0, "why": "%s", "cpu_s": %s}'
         ([], Outcome.LOST, None),
     ],
 )
-def test_last_words_tell_how_a_program_ended(
+def test_last_lines_of_the_supervisor_give_the_programs_outcome(
     told: list[str], outcome: Outcome, code: int | None
 ) -> None:
     end = end_of(told, cpu_limit_s=5)
@@ -113,7 +115,7 @@ jobs: {enabled: true, %s}
         ("confined: false", "jobs.confined"),
     ],
 )
-def test_isolation_that_contradicts_itself_is_refused(jobs: str, says: str) -> None:
+def test_contradictory_isolation_settings_are_refused(jobs: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         load_text(RING % jobs, Path("ring.yaml"), {"RING_SECRET": "x" * 32})
     for usable in ("isolation: user, user: etl", "user: etl", "isolation: none", "running_max: 1"):

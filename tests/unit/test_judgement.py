@@ -1,4 +1,4 @@
-"""Who is called down, and when a HAProc counts as cut off itself."""
+"""Tests of the judgement of peers: when one counts as down, and when a HAProc is isolated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REACHABLE, UNREACHABLE, DOWN = Reachability.REACHABLE, Reachability.UNREACHABLE,
         ({"b"}, {"b": (), "d": ("c",)}, DOWN),
     ],
 )
-def test_status_of_peer_down_only_if_nobody_receives_it(
+def test_status_of_a_peer_is_down_only_if_no_cluster_receives_it(
     up: set[str], reported_up: dict[str, tuple[str, ...]], status: Reachability
 ) -> None:
     assert status_of("c", up, reported_up) is status
@@ -61,11 +61,11 @@ def evidence(
         (evidence(log_seen_by="b", silent="c"), ""),
     ],
 )
-def test_isolated_needs_evidence(known: Evidence, why: str) -> None:
+def test_isolated_requires_evidence(known: Evidence, why: str) -> None:
     assert why in isolated(known) and bool(why) is bool(isolated(known))
 
 
-def test_isolated_ring_of_one_never_is() -> None:
+def test_isolated_is_never_true_of_a_ring_of_one_cluster() -> None:
     assert isolated(Evidence(True)) == ""
 
 
@@ -74,7 +74,7 @@ names = st.frozensets(st.sampled_from("bcd"))
 
 @settings(deadline=None)
 @given(st.booleans(), names, names, names)
-def test_isolated_never_while_the_log_is_reached(
+def test_isolated_is_never_true_while_the_log_is_reached(
     lost: bool, up: frozenset[str], seen: frozenset[str], silent: frozenset[str]
 ) -> None:
     found = isolated(Evidence(lost, up, seen, silent, frozenset("bcd") - up))

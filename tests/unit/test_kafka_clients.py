@@ -1,4 +1,4 @@
-"""Why no broker could be reached is read off what kafka-python logs."""
+"""Tests that the reason why no broker was reached is taken from the log output of kafka-python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CUT = errors.KafkaTimeoutError("Timeout during ApiVersions check")
 
 
 def cut_while_connecting() -> Exception:
-    """Return what ``kafka.net.inet.create_connection`` raises when the deadline is over."""
+    """Return the error that ``kafka.net.inet.create_connection`` raises at its deadline."""
     try:
         try:
             raise errors.KafkaTimeoutError("Connection timed out")
@@ -51,14 +51,16 @@ CUT_CONNECTING = cut_while_connecting()
         ([GONE, REFUSED, GONE, SLOW], REFUSED),
     ],
 )
-def test_attempt_that_says_most_is_told(attempts: list[Exception], told: Exception) -> None:
+def test_most_informative_error_of_the_attempts_is_reported(
+    attempts: list[Exception], told: Exception
+) -> None:
     failures = BootstrapFailure()
     for attempt in attempts:
         logged(failures, attempt)
     assert failures.found is told
 
 
-def test_other_messages_are_no_failures() -> None:
+def test_other_log_messages_are_no_failures() -> None:
     failures = BootstrapFailure()
     record = logging.LogRecord("kafka.net.manager", logging.INFO, "", 0, "Shutting", None, None)
     assert failures.filter(record)

@@ -1,4 +1,4 @@
-"""The newest stretch of a log in memory."""
+"""Tests of the newest records of a log, kept in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def values(*offsets: int) -> list[tuple[int, bytes]]:
     return [(offset, str(offset).encode()) for offset in offsets]
 
 
-def test_extend_consecutive_values_are_a_run() -> None:
+def test_extend_with_consecutive_values_makes_one_run() -> None:
     recent = Recent()
     recent.extend(values(5, 6))
     recent.extend(values(6, 7))
@@ -20,14 +20,14 @@ def test_extend_consecutive_values_are_a_run() -> None:
     assert recent.get(8) is recent.get(4) is None
 
 
-def test_extend_after_a_gap_begins_anew() -> None:
+def test_extend_after_a_gap_starts_a_new_run() -> None:
     recent = Recent()
     recent.extend(values(1, 2, 9, 10))
     assert recent.find_kept_records(1, 10) == []
     assert recent.find_kept_records(9, 10) == values(9, 10)
 
 
-def test_extend_older_values_change_nothing() -> None:
+def test_extend_with_older_values_changes_nothing() -> None:
     recent = Recent()
     recent.extend(values(5, 6))
     recent.extend(values(1, 2, 5))
@@ -48,7 +48,7 @@ def test_extend_beyond_a_limit_drops_the_oldest() -> None:
     assert recent.get(3) == b"3"
 
 
-def test_forget_drops_what_is_below() -> None:
+def test_forget_drops_values_below_the_offset() -> None:
     recent = Recent()
     recent.extend(values(1, 2, 3))
     recent.forget(3)

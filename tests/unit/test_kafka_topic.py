@@ -1,4 +1,4 @@
-"""What a Kafka log's topic, URL and options must be like."""
+"""Tests of the requirements on a Kafka log's topic, URL and options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPTIONS = KafkaOptions()
 SINGLE = KafkaOptions(replication_factor=1, min_insync_replicas=1)
 
 
-def test_parse_url_gives_servers_and_topic() -> None:
+def test_parse_url_returns_servers_and_topic() -> None:
     assert parse_url("kafka://a:9092,b.example:1/ring-1") == KafkaUrl(
         ("a:9092", "b.example:1"), "ring-1"
     )
@@ -36,12 +36,12 @@ def test_parse_url_gives_servers_and_topic() -> None:
         ("kafka://host:9092/..", "a topic's name"),
     ],
 )
-async def test_open_log_wrong_url_is_refused_with_a_hint(url: str, hint: str) -> None:
+async def test_open_log_with_a_wrong_url_is_refused_with_a_hint(url: str, hint: str) -> None:
     with pytest.raises(ValueError, match=hint):
         await open_log(url)
 
 
-def test_parse_url_credentials_are_refused_and_not_repeated() -> None:
+def test_parse_url_with_credentials_is_refused_without_repeating_them() -> None:
     with pytest.raises(ValueError, match="sasl_plain_password") as caught:
         parse_url("kafka://user:hunter2@host:9092/ring")
     assert "hunter2" not in str(caught.value)
@@ -58,22 +58,22 @@ def test_parse_url_credentials_are_refused_and_not_repeated() -> None:
         (KafkaOptions(compression="rar"), "compression is 'rar'"),
     ],
 )
-def test_check_options_contradictions_are_refused(options: KafkaOptions, hint: str) -> None:
+def test_check_options_refuses_contradictions(options: KafkaOptions, hint: str) -> None:
     with pytest.raises(ValueError, match=hint):
         check_options(options)
 
 
-def test_check_options_defaults_are_fine() -> None:
+def test_check_options_accepts_the_defaults() -> None:
     check_options(OPTIONS)
     check_options(SINGLE)
 
 
-def test_faults_topic_made_by_us_has_none() -> None:
+def test_faults_of_a_topic_made_by_haproc_are_none() -> None:
     assert faults("t", 1, 3, needed(OPTIONS), OPTIONS) == []
     assert faults("t", 1, 1, needed(SINGLE), SINGLE) == []
 
 
-def test_faults_more_than_needed_is_fine() -> None:
+def test_faults_of_a_topic_with_more_than_needed_are_none() -> None:
     settings = needed(OPTIONS) | {"min.insync.replicas": "3", "max.message.bytes": "99999999"}
     assert faults("t", 1, 5, settings, OPTIONS) == []
     # Several copies need no flush, even where the options would do with one.
@@ -94,18 +94,18 @@ def test_faults_more_than_needed_is_fine() -> None:
         ("retention.ms", ""),
     ],
 )
-def test_faults_setting_that_loses_records_is_named_with_its_fix(name: str, value: str) -> None:
+def test_faults_name_a_setting_that_loses_records_with_its_fix(name: str, value: str) -> None:
     found = faults("t", 1, 3, needed(OPTIONS) | {name: value}, OPTIONS)
     assert found[0].startswith(f"{name} is {value}, but must be")
     assert f"--topic t --add-config {name}={needed(OPTIONS)[name]}" in found[1]
 
 
-def test_faults_one_copy_without_flush_is_named() -> None:
+def test_faults_name_a_single_copy_without_flush() -> None:
     found = faults("t", 1, 1, needed(SINGLE) | {"flush.messages": "9223372036854775807"}, SINGLE)
     assert "flush.messages=1" in found[-1]
 
 
-def test_faults_partitions_and_copies_are_named() -> None:
+def test_faults_name_wrong_numbers_of_partitions_and_copies() -> None:
     found = faults("t", 3, 2, needed(OPTIONS), OPTIONS)
     assert "3 partitions" in found[0] and "2 copies" in found[1]
     found = faults("t", 1, 1, needed(OPTIONS) | {"flush.messages": "1"}, OPTIONS)
@@ -122,7 +122,7 @@ def test_faults_partitions_and_copies_are_named() -> None:
         ("unclean.leader.election.enable", "true"),
     ],
 )
-def test_faults_keyed_store_that_would_lose_values_is_named_with_its_fix(
+def test_faults_of_a_keyed_store_name_a_setting_that_loses_values_with_its_fix(
     name: str, value: str
 ) -> None:
     wanted = needed(OPTIONS, STORE)
@@ -135,14 +135,14 @@ def test_faults_keyed_store_that_would_lose_values_is_named_with_its_fix(
 
 
 @pytest.mark.parametrize("name", ["acks", "bootstrap_servers", "sasl_pasword", "group_id"])
-def test_check_setting_that_cannot_be_passed_on_is_named_without_its_value(name: str) -> None:
+def test_check_names_a_forbidden_client_setting_without_its_value(name: str) -> None:
     clients = Clients(("h:1",), "t", KafkaOptions(client={name: "hunter2"}))
     with pytest.raises(ValueError, match=name) as caught:
         clients.check()
     assert "hunter2" not in str(caught.value)
 
 
-def test_secrets_are_in_no_repr_and_no_error() -> None:
+def test_secrets_appear_in_no_repr_and_no_error() -> None:
     client = {"sasl_plain_username": "me", "sasl_plain_password": "hunter2", "ssl_password": "s3"}
     options = KafkaOptions(client=client)
     assert "hunter2" not in repr(options)
@@ -159,17 +159,17 @@ def test_secrets_are_in_no_repr_and_no_error() -> None:
 @pytest.mark.parametrize(
     "cursor", [Cursor(7), Cursor(0, "two words ", 3), Cursor(9, "n" * CURSOR_NOTE_BYTES_MAX, 2**53)]
 )
-def test_metadata_of_a_cursor_comes_back_and_fits(cursor: Cursor) -> None:
+def test_metadata_of_a_cursor_is_read_back_and_fits_the_limit(cursor: Cursor) -> None:
     metadata = to_metadata(cursor)
     assert len(metadata) <= 4096
     assert from_metadata(cursor.offset, metadata) == cursor
 
 
-def test_metadata_of_other_tools_is_an_offset_alone() -> None:
+def test_metadata_of_other_tools_gives_the_offset_alone() -> None:
     assert from_metadata(12, "") == Cursor(12)
 
 
 @pytest.mark.parametrize("metadata", ["2 0 note", "1 x note", "something"])
-def test_metadata_unknown_is_corrupt(metadata: str) -> None:
+def test_metadata_of_unknown_form_is_corrupt(metadata: str) -> None:
     with pytest.raises(LogCorruptError):
         from_metadata(1, metadata)

@@ -1,4 +1,4 @@
-"""Parts are kept one after another, each while the next one is gathered."""
+"""Tests of Keeping: parts are stored one after another, each while the next one is gathered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from haproc.replicate.apply.materialise import Keeping
 
 
 class Log:
-    """Takes parts as slowly as it is told."""
+    """Stores parts, once the test allows it."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[int, bytes]] = []
@@ -35,7 +35,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_next_part_is_gathered_while_one_is_kept_and_waits_for_it() -> None:
+async def test_next_part_is_gathered_while_one_is_stored_and_waits_for_it() -> None:
     log = Log()
     async with Keeping(log.keep) as kept:
         assert kept.empty
@@ -51,7 +51,9 @@ async def test_next_part_is_gathered_while_one_is_kept_and_waits_for_it() -> Non
 
 
 @pytest.mark.parametrize("more", [True, False])
-async def test_part_that_cannot_be_kept_is_told_before_anything_names_it(more: bool) -> None:
+async def test_error_of_a_part_that_cannot_be_stored_is_raised_before_its_offset_is_returned(
+    more: bool,
+) -> None:
     log = Log()
     log.takes.set()
     with pytest.raises(ValueError, match="bad"):
@@ -61,7 +63,7 @@ async def test_part_that_cannot_be_kept_is_told_before_anything_names_it(more: b
     assert not log.parts
 
 
-async def test_nothing_is_under_way_behind_it() -> None:
+async def test_storing_is_cancelled_when_the_block_ends_with_an_error() -> None:
     log = Log()
     with pytest.raises(KeyError):
         async with Keeping(log.keep) as kept:

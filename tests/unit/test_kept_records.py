@@ -1,7 +1,7 @@
-"""Messages of the log: there and back, and the kept bytes of every kind.
+"""Tests of the log's messages: encoding and decoding, and the kept bytes of every kind.
 
 A log outlives the version of HAProc that wrote it. The files in tests/golden/records are never
-written again: today's code must read them as what they meant, and still writes the same.
+written again: today's code must read them with their old meaning, and must still write the same.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def golden(name: str) -> bytes:
     return kept(name).read_bytes()
 
 
-def test_every_kept_file_has_a_meaning() -> None:
+def test_every_kept_file_belongs_to_a_message() -> None:
     assert {file.name for file in GOLDEN.iterdir()} == {f"{name}.bin" for name in KEPT}
 
 
@@ -159,7 +159,7 @@ messages = st.one_of(
 
 
 @given(messages)
-def test_message_through_bytes_is_equal(message: Message) -> None:
+def test_message_encoded_and_decoded_is_equal(message: Message) -> None:
     assert from_record(decode(encode(to_record(message)))) == message
 
 
@@ -169,7 +169,7 @@ def fields_of(name: str) -> dict[str, Any]:
 
 
 def read(name: str, fields: object) -> object:
-    """Return what a record of a kept one's kind with other fields is read as."""
+    """Return what is read from a record of a kept one's kind with other fields."""
     record = replace(decode(golden(name)), payload=msgspec.msgpack.encode(fields))
     return kinds_of(name).message(record)
 
@@ -178,7 +178,7 @@ def tags(union: object) -> set[object]:
     return {each.__struct_config__.tag for each in get_args(union)}
 
 
-def test_a_message_of_every_kind_and_tag_is_kept() -> None:
+def test_message_of_every_kind_and_tag_is_kept() -> None:
     kinds = {decode(golden(name)).kind for name in KEPT}
     assert kinds == KINDS.names | SESSIONS.names | JOBS.names
     writes = {fields_of(name)["write"]["type"] for name in KEPT if name.startswith("operation")}
@@ -187,11 +187,11 @@ def test_a_message_of_every_kind_and_tag_is_kept() -> None:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_from_record_field_that_is_not_known_is_ignored(name: str) -> None:
+def test_unknown_field_of_a_record_is_ignored(name: str) -> None:
     assert read(name, {**fields_of(name), "of_a_later_version": [1]}) == KEPT[name]
 
 
-def test_from_record_field_of_a_part_that_is_not_known_is_ignored() -> None:
+def test_unknown_field_in_a_part_of_a_record_is_ignored() -> None:
     fields = fields_of("operation_computed_plan")
     for part in (fields["settings"], fields["write"], fields["write"]["session"]):
         part["of_a_later_version"] = 1
@@ -199,14 +199,14 @@ def test_from_record_field_of_a_part_that_is_not_known_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_from_record_kind_that_is_not_known_says_to_upgrade(name: str) -> None:
+def test_unknown_kind_of_a_record_is_refused_with_the_advice_to_upgrade(name: str) -> None:
     record = decode(golden(name))
     with pytest.raises(UnknownVersionError, match=rf"'{record.kind}\.2' is not known .* upgrade"):
         kinds_of(name).message(replace(record, kind=f"{record.kind}.2"))
 
 
 @pytest.mark.parametrize(("name", "union"), [("operation_plan", "write"), ("entry_sql", "entry")])
-def test_from_record_tag_that_is_not_known_is_refused(name: str, union: str) -> None:
+def test_unknown_tag_in_a_record_is_refused(name: str, union: str) -> None:
     fields = fields_of(name)
     fields[union]["type"] = "song"
     with pytest.raises(LogCorruptError, match=rf"record .* 'song' - at `\$.{union}.type`"):
@@ -214,7 +214,7 @@ def test_from_record_tag_that_is_not_known_is_refused(name: str, union: str) -> 
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_from_record_missing_field_is_corrupt_where_it_has_no_default(name: str) -> None:
+def test_record_without_a_field_that_has_no_default_is_corrupt(name: str) -> None:
     fields, of = fields_of(name), type(KEPT[name])
     needed = {each.name for each in dataclasses.fields(of) if _is_needed(each)}
     assert needed <= fields.keys()
@@ -261,7 +261,7 @@ def _is_needed(field: dataclasses.Field[Any]) -> bool:
         ("checksums", "marker", True),
     ],
 )
-def test_from_record_impossible_field_is_corrupt_and_named(
+def test_record_with_an_impossible_field_is_corrupt_and_the_field_is_named(
     name: str, field: str, value: object
 ) -> None:
     kind = decode(golden(name)).kind
@@ -269,19 +269,19 @@ def test_from_record_impossible_field_is_corrupt_and_named(
         read(name, {**fields_of(name), field: value})
 
 
-def test_from_record_roster_that_names_a_cluster_twice_is_corrupt() -> None:
+def test_roster_record_that_names_a_cluster_twice_is_corrupt() -> None:
     fields = fields_of("join")
     with pytest.raises(LogCorruptError, match="a cluster is named twice"):
         read("join", {**fields, "members": fields["members"][:1] * 2})
 
 
 @given(st.binary(), st.sampled_from(sorted(KEPT)))
-def test_from_record_of_any_bytes_is_a_message_or_corrupt(payload: bytes, name: str) -> None:
+def test_record_of_any_bytes_is_a_message_or_corrupt(payload: bytes, name: str) -> None:
     with suppress(LogCorruptError):
         kinds_of(name).message(replace(decode(golden(name)), payload=payload))
 
 
-def test_record_is_the_same_in_whatever_order_a_set_is() -> None:
+def test_record_is_the_same_for_any_order_of_a_set() -> None:
     names = [f"t{number}" for number in range(50)]
     one, other = (replace(INSERT, reads=frozenset(each)) for each in (names, names[::-1]))
     assert to_record(one) == to_record(other)
@@ -302,14 +302,14 @@ def test_record_is_the_same_in_whatever_order_a_set_is() -> None:
         ({"operation_class": OperationClass.SYNCHRONOUS_PARALLEL}, True, True),
     ],
 )
-def test_operation_is_exclusive_where_its_tables_do_not_say_all(
+def test_operation_is_exclusive_if_its_tables_do_not_show_its_whole_effect(
     change: dict[str, object], synchronous: bool, exclusive: bool
 ) -> None:
     operation = replace(INSERT, **change)  # type: ignore[arg-type]
     assert (operation.synchronous, operation.exclusive) == (synchronous, exclusive)
 
 
-def test_operation_size_is_that_of_its_write() -> None:
+def test_operation_size_is_the_size_of_its_write() -> None:
     assert DDL.size_bytes == len("MSCK REPAIR TABLE flüge")
     assert replace(DDL, write=ArrowRows("x", b"1234567")).size_bytes == 7
     assert replace(DDL, write=SparkPlan(b"1234567")).size_bytes == 7
@@ -324,16 +324,16 @@ def test_operation_size_is_that_of_its_write() -> None:
         Passed(7, ID, "a", 3, replace(FAILURE, details=SAID)),
     ],
 )
-def test_what_spark_said_of_an_error_goes_with_it(message: Message) -> None:
+def test_error_details_of_spark_are_kept_in_the_record(message: Message) -> None:
     assert from_record(decode(encode(to_record(message)))) == message
 
 
-def test_what_spark_said_of_an_error_is_bounded() -> None:
+def test_error_details_of_spark_are_bounded() -> None:
     context = Context(fragment="f" * 9_000, summary="s" * 9_000)
-    said = details(
+    spark_details = details(
         ["c" * 9_000] * 99,
         {f"{number}" * 3_000: "p" * 9_000 for number in range(99)},
         [context] * 9,
     )
-    record = encode(to_record(FailureReport(7, "a", 3, replace(FAILURE, details=said))))
+    record = encode(to_record(FailureReport(7, "a", 3, replace(FAILURE, details=spark_details))))
     assert len(record) < 40_000

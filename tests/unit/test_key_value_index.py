@@ -1,4 +1,4 @@
-"""What a process keeps in memory of a key-value store in Kafka, and what its messages hold."""
+"""Tests of a key-value store in Kafka: the index in memory, and the form of its messages."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_messages_are_read_as_they_were_written() -> None:
     assert read_manifest(*manifest_message(manifest)) == manifest
 
 
-def test_messages_keep_their_form() -> None:
-    """What lies in a topic stays there across upgrades."""
+def test_messages_keep_their_stored_form() -> None:
+    """Messages in a topic stay there across upgrades."""
     assert small_message(b"v") == b"\x01v"
     assert head_message(head()).hex() == (
         "02000102030405060708090a0b0c0d0e0f00000000000000050000000000000009000000020000000000000003"
@@ -58,18 +58,20 @@ def test_messages_keep_their_form() -> None:
 
 
 @pytest.mark.parametrize("message", [b"", b"\x09new"])
-def test_read_stored_form_of_a_newer_version_is_refused(message: bytes) -> None:
+def test_read_stored_of_a_newer_form_is_refused(message: bytes) -> None:
     with pytest.raises(UnknownVersionError, match="upgrade"):
         read_stored(message)
 
 
-def test_read_stored_damaged_head_is_corrupt() -> None:
+def test_read_stored_of_a_damaged_head_is_corrupt() -> None:
     with pytest.raises(LogCorruptError, match="cannot be read"):
         read_stored(head_message(head())[:-1])
 
 
 @given(st.binary(min_size=1, max_size=200), st.integers(1, 50))
-def test_joined_pieces_are_the_value(value: bytes, piece_max: int) -> None:
+def test_joined_pieces_are_the_value_and_a_changed_piece_is_corrupt(
+    value: bytes, piece_max: int
+) -> None:
     count = pieces_in(len(value), piece_max)
     pieces = {
         piece_key(ID, number): value[number * piece_max : (number + 1) * piece_max]
@@ -95,7 +97,7 @@ def test_joined_pieces_are_the_value(value: bytes, piece_max: int) -> None:
     ),
     st.text("ab/é", max_size=3),
 )
-def test_index_holds_what_the_newest_messages_say(
+def test_index_holds_the_values_of_the_newest_messages(
     changes: list[tuple[str, bytes | None]], prefix: str
 ) -> None:
     index = Index()
@@ -113,7 +115,7 @@ def test_index_holds_what_the_newest_messages_say(
         assert index.cache.get(offset) == value
 
 
-def test_index_message_of_a_newer_version_is_not_passed_over() -> None:
+def test_index_refuses_a_message_of_a_newer_version() -> None:
     index = Index()
     with pytest.raises(UnknownVersionError):
         index.take(3, b"a", b"\x09new", 0.0)
@@ -135,7 +137,7 @@ def test_index_manifest_is_unowned_only_long_after_its_value_is_gone() -> None:
     assert list(index.unowned(2 * later)) == []
 
 
-def test_cache_drops_what_was_not_used_for_longest() -> None:
+def test_cache_drops_the_least_recently_used_values() -> None:
     cache = Cache(100)
     for offset in range(3):
         cache.keep_value(offset, bytes(40))
@@ -151,7 +153,7 @@ def test_cache_drops_what_was_not_used_for_longest() -> None:
 # Changes
 
 
-def test_changes_heard_of_are_below_the_prefix_and_after_the_revision() -> None:
+def test_changes_are_found_below_the_prefix_and_after_the_revision() -> None:
     changes = Changes()
     changes.begin(10)
     changes.note(12, "a/1")
@@ -163,7 +165,7 @@ def test_changes_heard_of_are_below_the_prefix_and_after_the_revision() -> None:
     assert changes.changed("b/", 14) and not changes.changed("c", 10)
 
 
-def test_changes_that_are_not_remembered_may_have_been_anywhere() -> None:
+def test_changes_before_the_remembered_ones_count_as_possible_anywhere() -> None:
     changes = Changes()
     changes.begin(10)
     assert changes.changed("c", 9) and not changes.changed("c", 10)

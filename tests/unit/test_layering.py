@@ -1,9 +1,8 @@
-"""Who may import whom. Read from the source, so nothing needs to be installed or run.
+"""Tests of the layers: the allowed imports, read from the source, without installing or running it.
 
-Decisions are plain code: values in, values out, with time and randomness as arguments. A module is
-that unless it stands in `SHELLS` with the reason. And arrows run one way: a folder of haproc
-imports only folders that stand before it in `ORDER`. Modules and functions stay small enough to be
-read at one go.
+Decisions are plain code: values in, values out, with time and randomness as arguments. Every module
+is such code unless `SHELLS` lists it with a reason. Imports run one way: a folder of haproc imports
+only folders before it in `ORDER`. Modules and functions stay small enough to be read in one go.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ WORLD = frozenset(
         "pyspark",
     ]
 )
-"""What decides nothing and makes a decision depend on more than its arguments."""
+"""Modules that make a decision depend on more than its arguments."""
 
 ORDER = (
     "spark_error",
@@ -75,12 +74,12 @@ ORDER = (
     "cli",
     "__main__",
 )
-"""haproc's folders and single modules; each imports only what stands before it."""
+"""haproc's folders and single modules; each imports only those before it."""
 
 PROGRAMS = "haproc/pipeline"
-"""Programs on the ring's doors: clients, as anybody's are."""
+"""Programs that use the ring's doors as any client does."""
 SHOWS = "haproc/cli/usage.py"
-"""Shows what they found."""
+"""Prints the results of those programs."""
 
 REPLICATE_ORDER = (
     "records",
@@ -104,12 +103,12 @@ REPLICATE_ORDER = (
     "operators",
     "replica",
 )
-"""The rooms of haproc.replicate, and what stands above them, likewise."""
+"""The parts of haproc.replicate and the modules above them, in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the tests ask about a file, so that each is parsed once.
+    """The facts about a file that the tests need, so that each file is parsed once.
 
     ``imports``: the full name of every module that it imports, inside functions too;
     ``functions``: each function's name and lines; ``parses``: whether it parses messages.
@@ -168,11 +167,11 @@ def is_shell(path: Path) -> bool:
     return any(path.is_relative_to(ROOT / each.rstrip("/")) for each in SHELLS)
 
 
-def test_shells_name_files_that_there_are() -> None:
+def test_shells_list_only_files_that_exist() -> None:
     assert [each for each in SHELLS if not (ROOT / each).exists()] == []
 
 
-def test_decisions_import_nothing_of_the_world() -> None:
+def test_decisions_import_no_module_with_side_effects() -> None:
     found = [
         f"{name_of(path)} imports {name}"
         for path in modules()
@@ -183,7 +182,7 @@ def test_decisions_import_nothing_of_the_world() -> None:
     assert found == []
 
 
-def test_decisions_import_only_decisions_of_ours() -> None:
+def test_decisions_import_no_shell() -> None:
     found = []
     for path in modules():
         for name in () if is_shell(path) else imports(path):
@@ -193,8 +192,8 @@ def test_decisions_import_only_decisions_of_ours() -> None:
     assert found == []
 
 
-def test_shells_touch_the_world() -> None:
-    """What is listed needs to be: by what it imports itself, or through another shell."""
+def test_shells_import_a_module_with_side_effects_or_another_shell() -> None:
+    """Each listed module needs its place in the list."""
     found = []
     for each in SHELLS:
         files = sorted((ROOT / each).rglob("*.py")) if each.endswith("/") else [ROOT / each]
@@ -207,8 +206,8 @@ def test_shells_touch_the_world() -> None:
     assert found == []
 
 
-def test_no_haproc_reads_parquet_itself() -> None:
-    """A file may end the process that reads it."""
+def test_haproc_imports_parquet_readers_only_in_its_worker() -> None:
+    """A file can crash the process that reads it."""
     worker, reader = "haproc.route.parquet_worker", "haproc.route.rows.parquet_files"
     allowed = {(worker, reader), (reader, "pyarrow.parquet")}
     readers = {worker, reader, "pyarrow.parquet", "pyarrow.dataset", "pyarrow.orc"}
@@ -221,12 +220,12 @@ def test_no_haproc_reads_parquet_itself() -> None:
     assert found == allowed
 
 
-def test_messages_are_parsed_in_one_place() -> None:
-    """Whatever else parses them has another bound, at which a promised statement fails."""
+def test_messages_are_parsed_in_one_module_only() -> None:
+    """Another parser has another size limit, at which an accepted statement fails."""
     assert {name_of(path) for path in sources("haproc") if source(path).parses} == {PARSER}
 
 
-def test_modules_and_functions_are_small() -> None:
+def test_modules_and_functions_are_within_their_line_limits() -> None:
     found: list[str] = []
     for path in (*modules(), *sources("tests"), *sources("bench"), *sources("scripts")):
         if (lines := source(path).lines) > LINES_MAX:
@@ -245,7 +244,9 @@ def test_modules_and_functions_are_small() -> None:
         ("haproc", {"haclient"}),
     ],
 )
-def test_package_does_not_import_the_other(package: str, forbidden: set[str]) -> None:
+def test_package_imports_no_other_package_of_this_repository(
+    package: str, forbidden: set[str]
+) -> None:
     found = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in sources(package)
@@ -257,7 +258,7 @@ def test_package_does_not_import_the_other(package: str, forbidden: set[str]) ->
 
 
 def part(package: str, name: str) -> str | None:
-    """Return which of a package's parts a module belongs to."""
+    """Return the part of a package that a module belongs to."""
     inside = name.removeprefix(f"{package}.")
     return inside.split(".")[0] if inside != name else None
 
@@ -268,7 +269,7 @@ ORDERS = pytest.mark.parametrize(
 
 
 @ORDERS
-def test_parts_are_all_in_the_order(package: str, order: tuple[str, ...]) -> None:
+def test_order_lists_all_parts_of_the_package(package: str, order: tuple[str, ...]) -> None:
     folder = package.replace(".", "/")
     parts = {
         path.relative_to(ROOT / folder).parts[0].removesuffix(".py") for path in sources(folder)
@@ -277,7 +278,7 @@ def test_parts_are_all_in_the_order(package: str, order: tuple[str, ...]) -> Non
 
 
 @ORDERS
-def test_arrows_run_one_way(package: str, order: tuple[str, ...]) -> None:
+def test_imports_run_one_way_in_the_order(package: str, order: tuple[str, ...]) -> None:
     upward = set()
     for path in sources(package.replace(".", "/")):
         mine = part(package, ".".join(path.relative_to(ROOT).with_suffix("").parts))

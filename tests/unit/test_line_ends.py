@@ -1,4 +1,4 @@
-"""Who waits in line and goes away, is cancelled, or has to hear that this HAProc ends."""
+"""Tests of requests in the wait queue: disconnected clients, cancellations, HAProc's end."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def asked(request_id: str, statement: str = "SELECT 1") -> Request:
 async def ask(rig: Rig, headers: dict[str, str], **body: Any) -> tuple[int, dict[str, Any]]:
     sent = {"statement": "SELECT 1", "request_id": "r", **body}
     async with rig.http.post(rig.url + STATEMENTS, json=sent, headers=headers) as response:
-        told = response.content_type == "application/json"
-        return response.status, await response.json() if told else {}
+        has_json = response.content_type == "application/json"
+        return response.status, await response.json() if has_json else {}
 
 
 async def given_back(rig: Rig) -> None:
@@ -39,7 +39,7 @@ async def given_back(rig: Rig) -> None:
     await until(lambda: gate.inside == gate._wait_queue.length == gate._bytes.taken == 0)
 
 
-async def test_statement_that_is_cancelled_before_it_begins_gives_its_place_back(
+async def test_statement_cancelled_before_it_begins_returns_its_permit(
     tmp_path: Path,
 ) -> None:
     async with door(tmp_path, limits=ONE_PLACE) as rig:
@@ -54,7 +54,9 @@ async def test_statement_that_is_cancelled_before_it_begins_gives_its_place_back
             pass  # nobody waits for what has ended
 
 
-async def test_statement_and_stream_of_one_id_do_not_wait_for_one_another(tmp_path: Path) -> None:
+async def test_statement_and_stream_with_the_same_id_do_not_block_each_other(
+    tmp_path: Path,
+) -> None:
     async with door(tmp_path, limits=ONE_PLACE) as rig:
         gate = rig.app[REGISTRY].request_admission
         async with gate.permit("x"):
@@ -67,7 +69,7 @@ async def test_statement_and_stream_of_one_id_do_not_wait_for_one_another(tmp_pa
 
 
 @SHAPES
-async def test_time_of_a_request_runs_while_it_is_in_line(
+async def test_request_timeout_includes_the_time_in_the_wait_queue(
     tmp_path: Path, headers: dict[str, str]
 ) -> None:
     async with door(tmp_path, limits=ONE_PLACE) as rig:
@@ -83,7 +85,7 @@ async def test_time_of_a_request_runs_while_it_is_in_line(
 
 
 @SHAPES
-async def test_statement_in_line_can_be_cancelled(tmp_path: Path, headers: dict[str, str]) -> None:
+async def test_waiting_statement_can_be_cancelled(tmp_path: Path, headers: dict[str, str]) -> None:
     async with door(tmp_path, limits=ONE_PLACE) as rig:
         gate = rig.app[REGISTRY].request_admission
         async with gate.permit("x"):
@@ -98,7 +100,7 @@ async def test_statement_in_line_can_be_cancelled(tmp_path: Path, headers: dict[
 
 
 @SHAPES
-async def test_write_in_line_whose_client_goes_away_is_not_carried_out(
+async def test_waiting_write_whose_client_disconnects_is_not_executed(
     tmp_path: Path, headers: dict[str, str]
 ) -> None:
     async with door(tmp_path, limits=ONE_PLACE) as rig:
@@ -115,7 +117,7 @@ async def test_write_in_line_whose_client_goes_away_is_not_carried_out(
 
 
 @SHAPES
-async def test_who_is_in_line_when_this_process_ends_is_told_and_not_carried_out(
+async def test_waiting_request_when_haproc_stops_is_refused_and_not_executed(
     tmp_path: Path, headers: dict[str, str]
 ) -> None:
     async with door(tmp_path, limits=ONE_PLACE) as rig:
@@ -132,7 +134,7 @@ async def test_who_is_in_line_when_this_process_ends_is_told_and_not_carried_out
         assert not rig.service.requests
 
 
-async def test_what_was_told_not_sent_when_this_process_ends_does_not_go_on(
+async def test_statement_answered_as_not_sent_when_haproc_stops_is_cancelled(
     tmp_path: Path,
 ) -> None:
     async with door(tmp_path) as rig:
@@ -151,7 +153,7 @@ async def test_what_was_told_not_sent_when_this_process_ends_does_not_go_on(
         assert rig.service.cancelled == ["r"] and not rig.service.finished
 
 
-async def test_write_of_the_log_is_never_told_to_be_in_none(tmp_path: Path) -> None:
+async def test_refusal_of_a_write_that_is_in_the_log_has_an_unknown_outcome(tmp_path: Path) -> None:
     for queue_s in (0.0, 0.05):
         limits = Limits(statements_max=1, statement_queue_s=queue_s)
         async with door(tmp_path, limits=limits) as rig:

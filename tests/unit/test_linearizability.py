@@ -1,4 +1,4 @@
-"""The search for an order: accepts what has one, and tells in words what has none."""
+"""Tests of the search for an order: it accepts histories that have one, and explains the others."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NEVER = math.inf
 
 
 def write(
-    verb: Verb, value: int | None, invoked_s: float, completed_s: float = NEVER, told: str = ""
+    verb: Verb, value: int | None, invoked_s: float, completed_s: float = NEVER, label: str = ""
 ) -> Call:
     values = () if value is None else (value,)
-    return Call(verb, values, invoked_s, completed_s, told or f"{verb} {value}")
+    return Call(verb, values, invoked_s, completed_s, label or f"{verb} {value}")
 
 
 def put(value: int, invoked_s: float, completed_s: float = NEVER) -> Call:
@@ -137,12 +137,12 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("name", POSSIBLE)
-def test_search_history_with_an_order_is_possible(name: str) -> None:
+def test_search_of_a_history_with_an_order_is_possible(name: str) -> None:
     assert search(POSSIBLE[name]).possible is True
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_search_planted_fault_is_impossible_and_told(name: str) -> None:
+def test_search_of_a_planted_fault_is_impossible_and_the_fault_is_described(name: str) -> None:
     calls, says = IMPOSSIBLE[name]
     answer = search(calls)
     assert answer.possible is False
@@ -151,7 +151,7 @@ def test_search_planted_fault_is_impossible_and_told(name: str) -> None:
     assert found.stuck in found.calls
 
 
-def test_contradiction_in_a_long_history_shows_only_what_it_needs() -> None:
+def test_contradiction_of_a_long_history_shows_only_the_calls_that_it_needs() -> None:
     calls = []
     for n in range(200):
         calls += [put(n, 10.0 * n, 10.0 * n + 1), read([n], 10.0 * n + 2, 10.0 * n + 3)]
@@ -176,9 +176,9 @@ VERBS = (Verb.PUT, Verb.UPDATE, Verb.DELETE, Verb.INSERT, Verb.APPEND)
 def invented(
     source: random.Random, length: int, clients: int, verbs: Sequence[Verb], reads: float = 0.5
 ) -> list[Call]:
-    """Return what clients of a linearizable key saw, each doing one thing after another.
+    """Return the calls of clients of a linearizable key, each client doing one thing after another.
 
-    A write of unknown outcome takes effect at its moment, or never; its client goes on.
+    A write of unknown outcome takes effect at its moment, or never; its client continues.
     """
     free_s = [0.0] * clients
     moments: list[tuple[float, Call]] = []
@@ -211,7 +211,7 @@ def invented(
 
 
 def explained(calls: Sequence[Call]) -> bool:
-    """Try every order of every choice of unknown writes."""
+    """Try every order of every subset of the unknown writes."""
     unknown = [call for call in calls if call.completed_s == NEVER]
     sure = [call for call in calls if call.completed_s < NEVER]
     return any(
@@ -245,10 +245,10 @@ def fits(order: Sequence[Call]) -> bool:
     st.integers(1, 10),
     st.sampled_from([VERBS, (Verb.PUT, Verb.UPDATE, Verb.DELETE), (Verb.APPEND,)]),
 )
-def test_search_random_linearizable_history_is_never_impossible(
+def test_search_of_a_random_linearizable_history_is_never_impossible(
     seed: int, length: int, clients: int, verbs: Sequence[Verb]
 ) -> None:
-    """One in thousands of histories as crowded as these takes millions of steps: undecided."""
+    """One in thousands of histories as dense as these takes millions of steps: undecided."""
     history = invented(random.Random(seed), length, clients, verbs)
     answer = search(history, steps_max=5_000)
     assert answer.possible is True or (answer.possible is None and answer.steps == 5_000)
@@ -256,7 +256,7 @@ def test_search_random_linearizable_history_is_never_impossible(
 
 @settings(deadline=None, max_examples=300)
 @given(st.data())
-def test_search_small_history_agrees_with_trying_every_order(data: st.DataObject) -> None:
+def test_search_of_a_small_history_agrees_with_trying_every_order(data: st.DataObject) -> None:
     verbs = st.sampled_from([None, None, None, *VERBS])
     calls = []
     for number in range(data.draw(st.integers(0, 6))):
@@ -279,7 +279,7 @@ def test_search_small_history_agrees_with_trying_every_order(data: st.DataObject
 
 @settings(deadline=None)
 @given(st.integers(0, 1 << 32))
-def test_contradiction_of_a_spoiled_history_has_no_order_itself(seed: int) -> None:
+def test_contradiction_of_a_corrupted_history_has_no_order_itself(seed: int) -> None:
     source = random.Random(seed)
     calls = invented(source, 60, 4, VERBS)
     reads = [at for at, call in enumerate(calls) if call.verb is None]
@@ -298,7 +298,7 @@ def test_contradiction_of_a_spoiled_history_has_no_order_itself(seed: int) -> No
 
 
 def unknown_until(calls: Sequence[Call], end_s: float) -> list[Call]:
-    """Return the writes that had begun and not ended."""
+    """Return the writes that had begun and had not ended."""
     return [
         replace(call, completed_s=NEVER)
         for call in calls
@@ -311,7 +311,7 @@ def unknown_until(calls: Sequence[Call], end_s: float) -> list[Call]:
 
 @pytest.mark.parametrize("reads", [0.9, 0.5])
 @pytest.mark.parametrize("verbs", [(Verb.PUT, Verb.UPDATE, Verb.DELETE), (Verb.PUT,), VERBS[-1:]])
-def test_search_thousands_of_operations_takes_few_steps(
+def test_search_of_thousands_of_operations_takes_few_steps(
     verbs: Sequence[Verb], reads: float
 ) -> None:
     # Lists are compared as a whole, so theirs are shorter.
@@ -322,7 +322,9 @@ def test_search_thousands_of_operations_takes_few_steps(
 
 
 @pytest.mark.parametrize("place", [0.3, 0.9])
-def test_search_thousands_of_operations_with_one_stale_read_takes_few_steps(place: float) -> None:
+def test_search_of_thousands_of_operations_with_one_stale_read_takes_few_steps(
+    place: float,
+) -> None:
     verbs = (Verb.PUT, Verb.UPDATE, Verb.DELETE)
     calls = sorted(invented(random.Random(6), 1000, 10, verbs), key=lambda call: call.invoked_s)
     reads = [at for at, call in enumerate(calls) if call.values and call.verb is None]

@@ -1,4 +1,4 @@
-"""Lines to peers on real sockets: what arrives, and what a peer's silence looks like."""
+"""Tests of links to peers on real sockets: what arrives, and how a silent peer looks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEAT = Beat("b", "2", 7, (), True, State.READY)
 
 @dataclasses.dataclass
 class Subject:
-    """A HAProc that is told of; ``why``: what it was told of being cut off."""
+    """A HAProc that members report on; ``why``: the isolation reasons that it received."""
 
     says: Own
     why: list[str] = dataclasses.field(default_factory=list)
@@ -41,7 +41,7 @@ class Subject:
 
 
 def config_with(tmp_path: Path, port: int, secret: str = "ring-secret") -> Config:
-    """Return a ring whose HAProc of a listens at a port."""
+    """Return the configuration of a ring in which the HAProc of a listens at a port."""
     config = make_config(tmp_path)
     a = dataclasses.replace(config.clusters[0], peer=Address("127.0.0.1", port))
     clusters = (a, config.clusters[1])
@@ -53,7 +53,7 @@ def sending(config: Config) -> contextlib.aclosing[Links]:
 
 
 async def until(condition: Callable[[], bool], links: Links | None = None) -> None:
-    """Wait for something to become true, with heartbeats going on meanwhile."""
+    """Wait for a condition, with heartbeats going on meanwhile."""
     async with asyncio.timeout(20):
         while not condition():
             if links is not None:
@@ -61,7 +61,7 @@ async def until(condition: Callable[[], bool], links: Links | None = None) -> No
             await asyncio.sleep(RULES.heartbeat_interval_s)
 
 
-async def test_links_heartbeats_arrive_over_one_connection(tmp_path: Path) -> None:
+async def test_links_send_heartbeats_over_one_connection(tmp_path: Path) -> None:
     async with (
         door(tmp_path, operator=True) as rig,
         sending(config_with(tmp_path, rig.listener.port)) as links,
@@ -72,12 +72,12 @@ async def test_links_heartbeats_arrive_over_one_connection(tmp_path: Path) -> No
         assert links.silent() == frozenset()
 
 
-def test_links_on_the_loop_that_haproc_uses(tmp_path: Path) -> None:
-    """uvloop's transports are of other classes than asyncio's."""
-    uvloop.run(test_links_heartbeats_arrive_over_one_connection(tmp_path))
+def test_links_work_on_the_event_loop_that_haproc_uses(tmp_path: Path) -> None:
+    """uvloop's transports have other classes than asyncio's."""
+    uvloop.run(test_links_send_heartbeats_over_one_connection(tmp_path))
 
 
-async def test_links_listener_that_returns_is_connected_to_anew(tmp_path: Path) -> None:
+async def test_links_reconnect_to_a_listener_that_returns(tmp_path: Path) -> None:
     async with (
         door(tmp_path, operator=True) as rig,
         sending(config_with(tmp_path, rig.listener.port)) as links,
@@ -90,7 +90,7 @@ async def test_links_listener_that_returns_is_connected_to_anew(tmp_path: Path) 
         await until(lambda: bool(rig.members.beats), links)
 
 
-async def test_links_peer_that_refuses_is_not_silent(tmp_path: Path) -> None:
+async def test_links_peer_that_refuses_connections_is_not_silent(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         async with sending(config_with(tmp_path, taken.getsockname()[1])) as links:
@@ -99,7 +99,7 @@ async def test_links_peer_that_refuses_is_not_silent(tmp_path: Path) -> None:
             assert links.silent() == frozenset()
 
 
-async def test_links_wrong_secret_is_an_answer(tmp_path: Path) -> None:
+async def test_links_peer_that_refuses_the_secret_is_not_silent(tmp_path: Path) -> None:
     async with (
         door(tmp_path, operator=True) as rig,
         sending(config_with(tmp_path, rig.listener.port, "another-secret")) as links,
@@ -109,7 +109,7 @@ async def test_links_wrong_secret_is_an_answer(tmp_path: Path) -> None:
         assert links.silent() == frozenset() and rig.members.beats == []
 
 
-async def test_links_peer_that_never_answers_is_silent_and_tried_again(tmp_path: Path) -> None:
+async def test_links_peer_that_never_answers_is_silent_and_retried(tmp_path: Path) -> None:
     connections = 0
 
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -129,8 +129,8 @@ async def test_links_peer_that_never_answers_is_silent_and_tried_again(tmp_path:
         await until(lambda: connections >= 2, links)
 
 
-async def test_members_hear_each_other_over_real_sockets(tmp_path: Path) -> None:
-    """The whole way: Members of b → line → shortcut of a."""
+async def test_members_exchange_heartbeats_and_reports_over_real_sockets(tmp_path: Path) -> None:
+    """The whole path: Members of b → link → shortcut of a."""
     async with door(tmp_path, operator=True) as rig:
         config = config_with(tmp_path, rig.listener.port)
         b = Subject(Own(State.READY, "2026-01-01T00:00:00Z", 7, 3, 5, log_up=True))
@@ -142,10 +142,10 @@ async def test_members_hear_each_other_over_real_sockets(tmp_path: Path) -> None
             report = rig.members.reports[0]
             assert (report.cursor, report.log_end, report.epoch) == (3, 5, 7)
             assert rig.members.beats[0] == BEAT
-            heard = Beat("a", "1", 1, ("b",), True, State.READY)
+            beat_of_a = Beat("a", "1", 1, ("b",), True, State.READY)
 
             def is_heard() -> bool:
-                members.heartbeat(heard)
+                members.heartbeat(beat_of_a)
                 return members.peers()["a"].status is Reachability.REACHABLE
 
             await until(is_heard)
@@ -160,11 +160,11 @@ async def test_members_hear_each_other_over_real_sockets(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("wall_s", "left_s"), [(7.0, 1.0), (7.3, 0.7), (7.49, 0.51), (7.51, 1.49), (7.999, 1.001)]
 )
-def test_members_tick_with_the_wall_clock(wall_s: float, left_s: float) -> None:
+def test_members_tick_is_aligned_to_the_wall_clock(wall_s: float, left_s: float) -> None:
     assert until_tick(1.0, wall_s) == pytest.approx(left_s)
 
 
-async def test_members_run_from_tick_to_tick_of_the_wall_clock(
+async def test_members_run_forever_sends_a_heartbeat_at_each_tick_of_the_wall_clock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[float, float]] = []
@@ -185,7 +185,7 @@ async def test_members_run_from_tick_to_tick_of_the_wall_clock(
     assert all(abs(wall_s - time.time()) < 60 for _, wall_s in asked)
 
 
-async def test_members_state_change_is_reported_at_once() -> None:
+async def test_members_state_change_is_reported_at_the_next_tick() -> None:
     lines = NoLines(silent="a")
     b = Subject(Own(State.READY, "then", log_lost=True))
     members = Members(RULES, ("b", "2"), ("a",), lines)
@@ -202,7 +202,7 @@ async def test_members_state_change_is_reported_at_once() -> None:
     assert b.why[1:] == [""]
 
 
-async def test_members_without_a_subject_tell_of_a_haproc_that_starts() -> None:
+async def test_members_without_a_subject_report_a_haproc_that_starts() -> None:
     members = Members(RULES, ("b", "2"), ("a",), lines := NoLines(), lambda: 1_790_000_000_123)
     members.tick()
     report = lines.sent[-1]
@@ -210,7 +210,7 @@ async def test_members_without_a_subject_tell_of_a_haproc_that_starts() -> None:
     assert (report.state, report.since) == (State.STARTING, "2026-09-21T14:13:20.123Z")
 
 
-async def test_links_follow_a_peer_that_moved_and_leave_one_that_is_gone(tmp_path: Path) -> None:
+async def test_links_follow_a_peer_that_moved_and_drop_one_that_left(tmp_path: Path) -> None:
     async with (
         door(tmp_path / "a", operator=True) as first,
         door(tmp_path / "d", operator=True) as second,

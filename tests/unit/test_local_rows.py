@@ -1,5 +1,7 @@
-"""Appends of rows that stand in the plan: which are that and nothing else, and that each is read
-once on its way from the door into the log."""
+"""Tests of appends of rows that are in the plan itself.
+
+Which plans are such appends, and that each is read once on its way from the door into the log.
+"""
 
 from __future__ import annotations
 
@@ -110,11 +112,11 @@ OTHER: dict[str, Program] = {
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_local_rows_of_anything_else_are_none(name: str) -> None:
+def test_local_rows_of_any_other_plan_are_none(name: str) -> None:
     assert columns_of(OTHER[name]) is None
 
 
-def test_local_rows_of_a_write_that_may_evolve_its_table_are_none() -> None:
+def test_local_rows_of_a_write_that_may_change_the_schema_are_none() -> None:
     for name, command in (("writeTo", "write_operation_v2"), ("saveAsTable", "write_operation")):
         plan = recorded(PLAIN[name][0])
         getattr(plan.command, command).with_schema_evolution = True
@@ -143,11 +145,11 @@ def changed(**local: Any) -> Any:
          '{"name": "b", "type": {"type": "udt", "sqlType": "string"}}]}'},
     ],
 )  # fmt: skip
-def test_local_rows_that_spark_might_not_take_are_none(local: dict[str, Any]) -> None:
+def test_local_rows_that_spark_might_refuse_are_none(local: dict[str, Any]) -> None:
     assert changed(**local) is None
 
 
-def test_texts_are_seen_by_either_type() -> None:
+def test_string_columns_are_found_by_arrow_type_and_by_spark_type() -> None:
     assert has_texts(columns_of(PLAIN["writeTo"][0]))
     assert not has_texts(columns_of(lambda s: numbers(s).writeTo("t").append()))
     nested = pa.table({"k": [[{"s": "x"}]]})
@@ -159,7 +161,7 @@ def test_texts_are_seen_by_either_type() -> None:
 
 
 class Engine:
-    """Tells the columns of a table, and counts how often it is asked."""
+    """Returns the columns of a table, and counts how often it is asked."""
 
     def __init__(self, columns: Sequence[Column] | None) -> None:
         self.columns, self.asked = columns, 0
@@ -177,11 +179,11 @@ def nobody(*_: Any) -> Any:
 
 
 class LookedAtError(Exception):
-    """Spark was asked to read something."""
+    """Spark was asked to analyze a plan."""
 
 
 class Analysis:
-    """Stands where Spark is asked: that ends the test of a plan."""
+    """Stands for Spark's analysis: a call ends the test of a plan."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -194,7 +196,7 @@ class Analysis:
 
 
 class Way:
-    """The way of a plan from the door into the log, as far as Spark has no part in it."""
+    """The path of a plan from the door into the log, except for Spark's part in it."""
 
     def __init__(
         self, columns: Sequence[Column] | None = (), blobs: Mapping[str, bytes] | None = None
@@ -245,7 +247,9 @@ COLUMNS = (Column("id", "bigint"), Column("n", "int"))
 @pytest.mark.parametrize(
     "write", [lambda d: d.writeTo("t").append(), lambda d: d.write.insertInto("t")]
 )
-async def test_numbers_are_appended_without_any_look(write: Callable[[Any], Any]) -> None:
+async def test_append_of_numbers_is_made_without_analysis_or_table_lookup(
+    write: Callable[[Any], Any],
+) -> None:
     way = Way()
     op = await way.goes(lambda s: write(numbers(s)))
     assert isinstance(op.write, SparkPlan)
@@ -255,7 +259,7 @@ async def test_numbers_are_appended_without_any_look(write: Callable[[Any], Any]
     assert way.engine.asked == 0 and not way.foreseen
 
 
-async def test_save_looks_once_whether_its_table_is_there_until_something_is_defined() -> None:
+async def test_save_as_table_checks_once_that_its_table_exists_until_a_definition_changes() -> None:
     way = Way(COLUMNS)
     for epoch, asked in ((0, 1), (0, 1), (1, 2)):
         way.analysis.now = epoch
@@ -267,7 +271,7 @@ async def test_save_looks_once_whether_its_table_is_there_until_something_is_def
     assert {op.kind for op in way.foreseen} <= {Kind.INSERT}
 
 
-async def test_save_that_makes_its_table_is_looked_at() -> None:
+async def test_save_as_table_that_creates_its_table_is_analyzed() -> None:
     way = Way(None)
     for _ in range(2):
         with pytest.raises(LookedAtError):
@@ -276,7 +280,7 @@ async def test_save_that_makes_its_table_is_looked_at() -> None:
     assert {op.kind for op in way.foreseen} == {Kind.CREATE_TABLE_AS}
 
 
-async def test_texts_are_looked_at_where_they_would_become_timestamps() -> None:
+async def test_append_of_strings_is_analyzed_if_they_would_become_timestamps() -> None:
     by_name = lambda s: rows(s).writeTo("t").append()  # noqa: E731
     by_position = lambda s: rows(s).write.insertInto("t")  # noqa: E731
     moment, text = Column("x", "timestamp"), Column("b", "string")
@@ -296,19 +300,19 @@ async def test_texts_are_looked_at_where_they_would_become_timestamps() -> None:
             assert (await way.goes(program)).rests_on == {T}
 
 
-async def test_timestamps_are_no_texts() -> None:
+async def test_append_of_timestamps_counts_as_one_without_strings() -> None:
     moments = StructType().add("at", TimestampType())
     op = await Way().goes(lambda s: s.createDataFrame([], moments).writeTo("t").append())
     assert op.rests_on == frozenset()
 
 
-async def test_append_redefines_its_table_where_a_setting_lets_it_evolve() -> None:
+async def test_append_redefines_its_table_if_a_setting_lets_the_schema_evolve() -> None:
     settings = Settings(confs=(("spark.databricks.delta.schema.autoMerge.enabled", "true"),))
     op = await Way().goes(lambda s: numbers(s).writeTo("t").append(), settings)
     assert op.redefines == {T}
 
 
-async def test_rows_that_came_before_their_plan_are_as_those_in_it() -> None:
+async def test_rows_sent_before_their_plan_are_treated_like_rows_in_it() -> None:
     stream = recorded(PLAIN["arrow"][0]).command.write_operation_v2.input.to_df.input
     plan = recorded(PLAIN["arrow"][0])
     relation = plan.command.write_operation_v2.input.to_df.input
@@ -325,11 +329,14 @@ async def test_rows_that_came_before_their_plan_are_as_those_in_it() -> None:
 
 
 READERS = {each.__code__: each.__name__ for each in (opened, read_opened, read_plan, tokenize)}
-"""What reads a plan. `read_plan` is for those who do not know whether it is compressed."""
+"""The functions that read a plan.
+
+`read_plan` is for callers that do not know if it is compressed.
+"""
 
 
 class Met:
-    """Counts calls of `READERS`, those of generators once."""
+    """Counts calls of `READERS`, each generator once."""
 
     def __init__(self) -> None:
         self.counts = Counter[str]()
@@ -360,8 +367,8 @@ async def test_plan_is_read_once_on_its_way_into_the_log(name: str) -> None:
     assert met.counts == ONCE
 
 
-async def test_plan_of_many_steps_is_read_once_before_spark_is_asked() -> None:
-    """But for the part of it beside its input, which is looked at by itself."""
+async def test_plan_of_many_steps_is_opened_at_most_twice_before_it_is_analyzed() -> None:
+    """The second time is for the part beside its input, which is analyzed separately."""
     way = Way([Column("a", "int")])
     with Met() as met, pytest.raises(LookedAtError):
         await way.goes(lambda s: s.createDataFrame([(1,)], ["a"]).filter("a > 1").writeTo(

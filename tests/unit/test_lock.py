@@ -1,4 +1,4 @@
-"""The lock holds what its packages need with every Python that is supported, not only with one."""
+"""Tests that the lock file has the dependencies of its packages for every supported Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOCKED = {
 
 
 @pytest.mark.parametrize("python", ["3.11.0", "3.11.2", "3.11.9", "3.12.0", "3.13.0"])
-def test_lock_holds_what_its_packages_need_with_any_python(python: str) -> None:
+def test_lock_contains_the_requirements_of_its_packages_for_each_python(python: str) -> None:
     environment: dict[str, str] = {
         **{name: str(value) for name, value in default_environment().items()},
         "python_full_version": python,

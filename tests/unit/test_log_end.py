@@ -1,4 +1,4 @@
-"""Who asks for the log's end gets one that was read after that, and shares the call."""
+"""Tests of LogEnd: a caller gets an end that was read after its call, and shares the request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from haproc.route.attempts import LogEnd
 
 
 class Log:
-    """Ends are read when a call begins; it answers when it is let go."""
+    """Reads its end when a call begins; returns it when the test allows."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -29,7 +29,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_end_is_read_after_it_was_asked_for() -> None:
+async def test_log_end_is_read_after_the_call_that_asks_for_it() -> None:
     log = Log()
     ends = LogEnd(log.read)
     first = asyncio.ensure_future(ends.read_log_end())
@@ -46,7 +46,7 @@ async def test_end_is_read_after_it_was_asked_for() -> None:
     assert await asyncio.gather(*later) == [5, 5, 5]
 
 
-async def test_those_who_ask_together_share_one_call() -> None:
+async def test_callers_at_the_same_time_share_one_request() -> None:
     log = Log()
     ends = LogEnd(log.read)
     asked = [asyncio.ensure_future(ends.read_log_end()) for _ in range(10)]
@@ -57,7 +57,7 @@ async def test_those_who_ask_together_share_one_call() -> None:
     assert await asyncio.gather(*asked[1:]) == [0] * 9
 
 
-async def test_failed_call_fails_only_those_who_shared_it() -> None:
+async def test_failed_request_fails_only_the_callers_that_shared_it() -> None:
     log = Log()
     ends = LogEnd(log.read)
     first = asyncio.ensure_future(ends.read_log_end())

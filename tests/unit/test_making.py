@@ -1,4 +1,4 @@
-"""Operations are made beside the event loop where that may take long."""
+"""Tests of making operations: work that may take long runs outside the event loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.recorded_plans import recorded
 from tests.unit.test_reads_between_doors import pair
 
 
-async def test_rows_however_short_are_fitted_beside_the_event_loop(
+async def test_rows_of_any_length_are_fitted_outside_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_it: list[int] = []
@@ -55,7 +55,7 @@ async def test_rows_however_short_are_fitted_beside_the_event_loop(
     assert at_it and threading.get_ident() not in at_it
 
 
-def test_computed_plan_asks_for_the_source_and_has_the_hole_under_its_name() -> None:
+def test_computed_plan_queries_the_source_and_has_the_placeholder_under_its_alias() -> None:
     def program(s: Any) -> Any:
         source = s.range(3).alias("s")
         return source.mergeInto("t", F.expr("s.id = t.id")).whenNotMatched().insertAll().merge()

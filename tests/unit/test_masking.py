@@ -1,4 +1,4 @@
-"""Statements as others may see them."""
+"""Tests of masked statements, as other users may see them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATEMENTS = Path(__file__).with_name("statements.txt").read_text().splitlines()
 
 
 def found(sql: str) -> list[tuple[int, int]] | None:
-    """Return where the literals are by the lexer itself; None if it refuses the text."""
+    """Return the positions of literals by the lexer itself; None if it refuses the text."""
     kinds = (TokenKind.STRING, TokenKind.NUMBER)
     try:
         return [(token.start, token.end) for token in tokenize(sql) if token.kind in kinds]
@@ -30,7 +30,7 @@ def found_fast(sql: str) -> list[tuple[int, int]] | None:
         return None
 
 
-def test_literals_are_those_of_the_lexer_in_every_statement_of_the_table() -> None:
+def test_literals_of_every_listed_statement_are_those_of_the_lexer() -> None:
     assert [sql for sql in STATEMENTS if found(sql) != found_fast(sql)] == []
 
 
@@ -40,7 +40,7 @@ words = st.lists(st.sampled_from([*PARTS.split(), " ", "\n", "'a b'", '"q"', "`n
 
 @given(words)
 @example(["a", ":", "r'", "'"])  # a text as Spark reads it, and no parameter in front of one
-def test_literals_are_those_of_the_lexer_in_any_text(parts: list[str]) -> None:
+def test_literals_of_any_text_are_those_of_the_lexer(parts: list[str]) -> None:
     sql = "".join(parts)
     assert found(sql) == found_fast(sql)
 
@@ -71,18 +71,20 @@ def test_masked_hides_literals_comments_and_hints(sql: str, shown: str | None) -
         ("UPDATE t SET a = 'x' WHERE id = 1", "UPDATE t SET a = 'x' WHERE id = 1"),
     ],
 )
-def test_masked_secrets_only_hides_what_a_name_says_is_one(sql: str, shown: str) -> None:
+def test_masked_with_secrets_only_hides_values_whose_name_marks_a_secret(
+    sql: str, shown: str
+) -> None:
     assert masked(sql, 1000, secrets_only=True) == shown
 
 
-def test_masked_reads_no_more_than_it_shows() -> None:
+def test_masked_reads_no_more_of_the_text_than_it_shows() -> None:
     long = "SELECT " + ", ".join(str(n) for n in range(200_000))
     shown = masked(long, 20)
     assert shown == "SELECT ?, ?, ?, ?, ?" + CUT
     assert masked(long + " 'not closed", 20) == shown
 
 
-def test_masked_insert_shows_one_row_for_all() -> None:
+def test_masked_insert_shows_one_row_in_place_of_all() -> None:
     sql = "INSERT INTO t (a, b) VALUES (1, 'x'), (2, 'y')"
     at = sql.index("(1")
     assert masked_insert(sql, at, 2, 2, 100) == "INSERT INTO t (a, b) VALUES (?, ?), … 2 rows"

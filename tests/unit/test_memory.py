@@ -37,10 +37,10 @@ for thread in threads:
 print(resident_mib() - before)
 """
 KEPT_MIB = 5
-"""What the program keeps, in twelve pieces on each of four threads."""
+"""The memory that the program keeps, in twelve pieces on each of four threads."""
 
 
-def test_large_blocks_of_several_threads_are_given_back() -> None:
+def test_large_blocks_of_several_threads_are_returned_to_the_system() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""The log in memory on a virtual clock, as simulations use it."""
+"""Tests of the log in memory on a virtual clock, as simulations use it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(main: Coroutine[object, object, T]) -> T:
         return runner.run(main)
 
 
-def test_wait_virtual_clock_ends_exactly_at_its_deadline_without_real_time() -> None:
+def test_wait_on_a_virtual_clock_ends_exactly_at_its_deadline_without_real_time() -> None:
     async def main() -> tuple[bool, float]:
         return await MemoryLog().wait(0, 3600.0), asyncio.get_running_loop().time()
 
@@ -52,7 +52,7 @@ def test_wait_virtual_clock_ends_exactly_at_its_deadline_without_real_time() -> 
     assert time.monotonic() - began < 10
 
 
-def test_wait_virtual_clock_is_woken_at_the_time_of_the_append() -> None:
+def test_wait_on_a_virtual_clock_ends_at_the_time_of_the_append() -> None:
     async def main() -> tuple[bool, float]:
         store = MemoryStore()
         writer, reader = MemoryLog(store), MemoryLog(store)
@@ -64,7 +64,7 @@ def test_wait_virtual_clock_is_woken_at_the_time_of_the_append() -> None:
     assert run(main()) == (True, pytest.approx(7.0))
 
 
-def test_wait_many_readers_wake_in_the_order_they_came() -> None:
+def test_wait_of_many_readers_ends_in_the_order_of_their_arrival() -> None:
     async def main() -> list[int]:
         store = MemoryStore()
         woken: list[int] = []
@@ -94,7 +94,7 @@ def test_log_in_memory_starts_no_thread() -> None:
     assert run(main()) == before
 
 
-def test_store_outlives_the_handle_of_a_process_that_ended() -> None:
+def test_store_outlives_the_closed_log_of_a_process() -> None:
     async def main() -> None:
         store = MemoryStore()
         log = MemoryLog(store)
@@ -110,7 +110,7 @@ def test_store_outlives_the_handle_of_a_process_that_ended() -> None:
     run(main())
 
 
-def test_store_limit_is_configurable() -> None:
+def test_store_record_limit_is_configurable() -> None:
     async def main() -> None:
         log = MemoryLog(MemoryStore(record_bytes_max=100))
         with pytest.raises(RecordTooLargeError):

@@ -1,5 +1,7 @@
-"""Metrics follow Prometheus' conventions (https://prometheus.io/docs/practices/naming), and count
-what they say."""
+"""Tests of the metrics: they follow Prometheus' conventions, and count correctly.
+
+Source: https://prometheus.io/docs/practices/naming
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,14 @@ BOUNDED: Final = {
     "state": "states of a HAProc, of a job",
     "way": "mesh, redis",
 }
-"""Each label with the few values that it can have. A user, a table or a text is never a label."""
+"""Each label with its few possible values. A user, a table or a text is never a label."""
 OTHER_UNITS = re.compile(
     r"_(ns|us|ms|s|sec|millis|milliseconds|minutes|hours|days|kb|mb|kib|mib|percent)(_|$)"
 )
 
 
 def families(metrics: Metrics) -> Mapping[str, Metric]:
-    """Return what a Prometheus reads, by the name without a counter's ``_total``."""
+    """Return the metrics that Prometheus reads, by the name without a counter's ``_total``."""
     return {each.name: each for each in text_string_to_metric_families(metrics.text().decode())}
 
 
@@ -74,7 +76,7 @@ def test_exposition_has_each_metric_with_its_type_and_help() -> None:
         assert text.endswith("."), f"{name}: help is a sentence"
 
 
-def test_names_have_the_prefix_and_end_with_a_base_unit_or_what_is_counted() -> None:
+def test_names_have_the_prefix_and_end_with_a_base_unit_or_the_counted_thing() -> None:
     for each in ALL:
         name, text, *_ = each.args
         assert re.fullmatch(r"haproc(_[a-z]+)+", name), name
@@ -99,7 +101,7 @@ def test_labels_have_few_values_and_are_not_in_the_name() -> None:
             assert not name.endswith(f"_by_{label}"), name
 
 
-def test_cache_evictions_are_a_counter_of_what_was_given_up_so_far() -> None:
+def test_cache_evictions_are_a_counter_of_all_evictions_so_far() -> None:
     metrics = fresh()
     metrics.cache(3, 100, {"written": 2})
     metrics.cache(2, 80, {"written": 3, "room": 1})
@@ -118,7 +120,7 @@ def test_parts_of_a_copy_and_of_a_recovery_sum_up_to_the_whole() -> None:
     assert sum(each.value for each in found["haproc_recovery_operations"].samples) == 12
 
 
-def test_promtool_finds_nothing_to_complain_of() -> None:
+def test_promtool_reports_no_problem_in_the_metrics() -> None:
     # Prometheus' own tool; the tests above hold the same rules.
     if (promtool := shutil.which("promtool")) is None:
         pytest.skip("promtool is not installed")
@@ -127,7 +129,7 @@ def test_promtool_finds_nothing_to_complain_of() -> None:
     assert (done.returncode, done.stderr + done.stdout) == (0, b"")
 
 
-def test_metric_that_an_operators_document_names_exists() -> None:
+def test_metrics_that_the_operators_documents_name_exist() -> None:
     known = series()
     for file in (ROOT / "docs" / "operate").glob("*.md"):
         named = set(re.findall(r"\bhaproc_[a-z_]+[a-z]\b", file.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""Dashboard and alert rules of docker/ fit the metrics that a HAProc has, and the documents."""
+"""Tests that dashboard and alert rules of docker/ fit a HAProc's metrics and the documents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALERTS: Final[list[dict[str, Any]]] = [rule for group in GROUPS for rule in grou
 DASHBOARD: Final = json.loads((ROOT / "docker/grafana/haproc.json").read_text(encoding="utf-8"))
 PANELS: Final[list[dict[str, Any]]] = DASHBOARD["panels"]
 TARGET: Final = {"instance", "job", "ring"}
-"""Labels that Prometheus gives what it reads from a HAProc."""
+"""Labels that Prometheus adds to the metrics of a HAProc."""
 LABELS: Final = {
     name: TARGET
     | set(each.args[2] if len(each.args) > 2 else ())
@@ -66,7 +66,7 @@ def selectors(expression: promql_parser.Expr) -> list[promql_parser.VectorSelect
 
 
 @pytest.mark.parametrize(("name", "query"), QUERIES, ids=[name for name, _ in QUERIES])
-def test_query_parses_and_asks_for_metrics_and_labels_that_exist(name: str, query: str) -> None:
+def test_query_parses_and_uses_metrics_and_labels_that_exist(name: str, query: str) -> None:
     found = selectors(promql_parser.parse(query))
     assert found
     labels = set[str]()
@@ -82,7 +82,7 @@ def test_query_parses_and_asks_for_metrics_and_labels_that_exist(name: str, quer
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=[rule["alert"] for rule in ALERTS])
-def test_alert_says_what_happened_how_urgent_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
+def test_alert_has_a_severity_a_valid_summary_and_an_existing_runbook(rule: dict[str, Any]) -> None:
     assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
     assert rule["labels"]["severity"] in ("page", "ticket")
     summary = rule["annotations"]["summary"]
@@ -95,14 +95,14 @@ def test_alert_says_what_happened_how_urgent_it_is_and_what_to_do(rule: dict[str
     assert anchor in anchors(ROOT / file), rule["annotations"]["runbook"]
 
 
-def test_each_state_that_needs_an_operator_has_an_alert() -> None:
+def test_state_that_needs_an_operator_has_an_alert() -> None:
     watched = " ".join(rule["expr"] for rule in ALERTS)
     for state in (State.STUCK, State.DIVERGED, State.TOO_FAR_BEHIND, State.FENCED):
         assert f'haproc_state{{state="{state}"}} == 1' in watched
     assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS)
 
 
-def test_panels_have_a_place_and_a_query_of_the_chosen_instances() -> None:
+def test_panels_do_not_overlap_and_query_the_chosen_instances() -> None:
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     taken = set[tuple[int, int]]()
     for panel in PANELS:
@@ -121,7 +121,7 @@ def test_panels_have_a_place_and_a_query_of_the_chosen_instances() -> None:
     assert used == variables
 
 
-def test_promtool_accepts_rules_and_configuration() -> None:
+def test_promtool_accepts_the_rules_and_the_configuration() -> None:
     # Prometheus' own tool.
     if (promtool := shutil.which("promtool")) is None:
         pytest.skip("promtool is not installed")
@@ -130,7 +130,7 @@ def test_promtool_accepts_rules_and_configuration() -> None:
     assert done.returncode == 0, done.stderr
 
 
-async def test_haproc_that_has_just_begun_is_starting(tmp_path: Path) -> None:
+async def test_haproc_that_has_just_begun_reports_the_state_starting(tmp_path: Path) -> None:
     text = Node(make_config(tmp_path), "a")._metrics.text().decode()
     assert re.findall(r'haproc_state{state="(\w+)"} 1.0', text) == [State.STARTING]
 

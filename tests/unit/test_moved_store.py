@@ -1,4 +1,4 @@
-"""Jobs and sessions of a ring whose log was moved to another backend."""
+"""Tests of the jobs and sessions of a ring whose log was moved to another backend."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_moved_jobs_keep_their_ids_and_do_not_run_again(tmp_path: Path) ->
     assert steps(found.jobs.values(), seen) == []
 
 
-async def test_moved_session_keeps_what_its_earlier_owners_stored(tmp_path: Path) -> None:
+async def test_moved_session_keeps_the_entries_of_its_earlier_owners(tmp_path: Path) -> None:
     store, key = MemoryKeyValueStore(), Key("ann", "s1")
     entries = [StateEntry(Settings(schema=name)) for name in ("one", "two")]
     first, second = Adoption(1, "n1", "a"), Adoption(2, "n2", "b", replaces="n1")

@@ -1,4 +1,4 @@
-"""Which DDL touches nothing but the tables that it names: a closed list, and no places."""
+"""Tests of names_all: DDL that touches only the tables that it names, and no locations."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from tests.unit.operations import insert, table_as, table_ddl
         ("CREATE TABLE t AS SELECT 'LOCATION' AS x, 'OPTIONS (' AS y", True),
     ],
 )
-def test_names_all_of_a_text_is_only_without_a_place(sql: str, named: bool) -> None:
+def test_names_all_of_a_statement_is_true_only_without_a_location(sql: str, named: bool) -> None:
     assert names_all(replace(table_as("t", "s", "t"), write=SqlText(sql))) is named
 
 
-def test_names_all_is_never_of_a_renaming() -> None:
+def test_names_all_of_a_table_renaming_is_false() -> None:
     renames = replace(table_ddl("d", "t"), write=SqlText("ALTER TABLE t RENAME TO u"))
     assert (names_all(table_ddl("d", "t")), names_all(renames)) == (True, False)
 
 
-def test_names_all_of_a_plan_is_only_without_an_option_for_a_place() -> None:
+def test_names_all_of_a_plan_is_true_only_without_a_location_option() -> None:
     plan = replace(table_as("t", "s", "t"), write=SparkPlan(b"... saveAsTable"))
     assert names_all(plan)
     assert not names_all(replace(plan, write=SparkPlan(b"... PATH /x")))
 
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.CREATE_TABLE_AS}))
-def test_operation_runs_beside_others_without_a_mark_only_if_it_computes_a_table(
+def test_operation_of_any_other_kind_than_create_table_as_does_not_run_beside_others(
     kind: Kind,
 ) -> None:
     assert not replace(table_as("t", "s", "t"), kind=kind).beside
 
 
-def test_names_all_is_only_where_its_tables_are_known() -> None:
+def test_names_all_is_true_only_of_ddl_with_known_tables() -> None:
     assert not names_all(replace(table_as("t", "s", "t"), tables_known=False))
     assert not names_all(replace(table_as("t", "s", "t"), writes=frozenset()))
     assert not names_all(insert("i", "t"))

@@ -1,4 +1,4 @@
-"""How far all is applied that a query shows, by the tables that Spark's analysis names."""
+"""Tests of the applied offset that a query shows, by the tables that Spark's analysis names."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reading(*tables: str) -> str:
 
 
 class Cluster:
-    """A cluster that has read some records, and what its Spark says of one query."""
+    """A cluster that has read some records, and its Spark's reading of one query."""
 
     def __init__(self, said: str = "") -> None:
         self.schedule = Schedule("a", Progress(), 0, BatchLimits())
@@ -75,7 +75,7 @@ class Cluster:
             self.schedule.enter_operation(offset, op)
 
     def told(self, session: Any = None) -> Callable[[], int] | None:
-        """Return what tells how far all is applied that the query shows."""
+        """Return a function that computes the offset below which the query shows everything."""
         sql = "SELECT …"
         tables = frozenset[str]()
         statement = Classified(
@@ -85,7 +85,7 @@ class Cluster:
         return asyncio.run(self.narrowing.applied(asked))
 
     def applied(self) -> int | None:
-        """Return how far that is now; None if it is not known."""
+        """Return that offset now; None if it is not known."""
         told = self.told()
         return None if told is None else told()
 
@@ -94,7 +94,7 @@ def slow() -> Operation:
     return table_as("slow", Y, SLOW, origin="b")
 
 
-def test_query_does_not_wait_for_a_table_that_is_computed_and_that_it_does_not_read() -> None:
+def test_query_does_not_wait_for_a_table_being_computed_that_it_does_not_read() -> None:
     cluster = Cluster(reading(X))
     cluster.read(insert("0", X))
     cluster.read(slow())
@@ -106,7 +106,7 @@ def test_query_does_not_wait_for_a_table_that_is_computed_and_that_it_does_not_r
     assert cluster.applied() == 2
 
 
-def test_query_waits_for_the_first_of_all_that_may_change_a_table_of_it() -> None:
+def test_query_waits_for_the_first_operation_that_may_change_one_of_its_tables() -> None:
     cluster = Cluster(reading(X, Y))
     cluster.read(slow(), insert("1", Y), insert("2", X))
     assert cluster.applied() == 1
@@ -117,7 +117,7 @@ def test_query_waits_for_the_first_of_all_that_may_change_a_table_of_it() -> Non
     [(ddl("z", "b"), 1), (table_ddl("z", Y, "b"), 1), (unknown_tables("1"), 0)],
     ids=["DDL", "DDL of a table", "may define anything anew"],
 )
-def test_query_waits_for_what_runs_alone_whatever_that_names(
+def test_query_waits_for_an_exclusive_operation_on_any_tables(
     exclusive: Operation, applied: int
 ) -> None:
     cluster = Cluster(reading(X))
@@ -156,7 +156,7 @@ def test_query_whose_table_or_view_may_become_another_one_waits_for_everything(
     assert cluster.applied() == cluster.schedule.low == 0
 
 
-def test_query_waits_for_everything_if_its_table_is_defined_anew_behind_the_look() -> None:
+def test_query_waits_for_everything_if_its_table_is_redefined_after_the_analysis() -> None:
     cluster = Cluster(reading(X))
     cluster.read(slow())
     told = cluster.told()
@@ -166,7 +166,7 @@ def test_query_waits_for_everything_if_its_table_is_defined_anew_behind_the_look
     assert told() == cluster.schedule.low == 0
 
 
-def test_query_waits_for_everything_if_something_is_defined_during_the_look() -> None:
+def test_query_waits_for_everything_if_a_definition_changes_during_the_analysis() -> None:
     cluster = Cluster(reading(X))
     cluster.read(slow())
 
@@ -181,7 +181,7 @@ def test_query_waits_for_everything_if_something_is_defined_during_the_look() ->
 
 
 class OfSession(Cluster):
-    """The query comes as a plan, and its client's session runs it."""
+    """A cluster whose query arrives as a plan, and is run in its client's session."""
 
     def __init__(self, plan: str, query: Any = None, *also: str) -> None:
         super().__init__(plan)
@@ -230,13 +230,13 @@ def over_text(sql: str) -> Any:
 
 
 def beside(cluster: OfSession) -> OfSession:
-    """Have it read that a table is computed that the query does not read."""
+    """Let the cluster read that a table is computed that the query does not read."""
     cluster.read(slow())
     return cluster
 
 
 @pytest.mark.parametrize("query", [table_plan(), shown(table_plan()), over_text("SELECT a FROM x")])
-def test_plan_in_a_session_waits_for_its_own_tables_alone(query: Any) -> None:
+def test_plan_in_a_session_waits_for_its_own_tables_only(query: Any) -> None:
     assert beside(OfSession(reading(X), query)).applied() == 1
 
 
@@ -249,7 +249,7 @@ def test_plan_in_a_session_waits_for_its_own_tables_alone(query: Any) -> None:
         protos.base.Plan(),
     ],
 )
-def test_plan_that_spark_runs_when_it_analyzes_it_waits_for_everything(query: Any) -> None:
+def test_plan_that_spark_runs_during_its_analysis_waits_for_everything(query: Any) -> None:
     assert beside(OfSession(reading(X), query)).applied() is None
 
 
@@ -257,14 +257,14 @@ def test_plan_that_reads_more_than_its_analysis_shows_waits_for_everything() -> 
     assert beside(OfSession(reading(X), None, Y)).applied() is None
 
 
-def test_query_of_a_session_that_holds_something_temporary_waits_for_everything() -> None:
+def test_query_of_a_session_with_temporary_objects_waits_for_everything() -> None:
     for what in ({"holds_temporaries": True}, {"handles": {"checkpoint"}}):
         cluster = beside(OfSession(reading(X)))
         vars(cluster.session).update(what)
         assert cluster.applied() is None
 
 
-def test_query_of_a_session_that_is_changed_meanwhile_waits_for_everything() -> None:
+def test_query_of_a_session_that_changes_meanwhile_waits_for_everything() -> None:
     cluster = beside(OfSession(reading(X)))
     told = cluster.told()
     assert told is not None and told() == 1

@@ -1,4 +1,4 @@
-"""Waiting until something holds: nobody sleeps through it, however many wait."""
+"""Tests of waiting for a condition: every waiter wakes up when its condition holds."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from haproc.replicate.member.condition import News
 
 
-async def test_until_what_holds_already_returns_at_once() -> None:
+async def test_until_returns_at_once_if_the_condition_holds_already() -> None:
     async with asyncio.timeout(1):
         await News().until(lambda: True)
 
 
-async def test_until_wakes_everybody_for_whom_it_holds_and_nobody_else() -> None:
+async def test_until_wakes_exactly_the_waiters_whose_condition_holds() -> None:
     news, low = News(), 0
     waiting = [asyncio.ensure_future(news.until(lambda at=at: low >= at)) for at in (1, 2, 2, 3)]  # type: ignore[misc]
     while low < 2:
@@ -28,7 +28,7 @@ async def test_until_wakes_everybody_for_whom_it_holds_and_nobody_else() -> None
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_until_sees_what_became_true_between_two_looks() -> None:
+async def test_until_notices_a_condition_that_became_true_between_two_checks() -> None:
     news, true = News(), False
     waiting = asyncio.ensure_future(news.until(lambda: true))
     await asyncio.sleep(0)
@@ -38,7 +38,7 @@ async def test_until_sees_what_became_true_between_two_looks() -> None:
         await waiting
 
 
-async def test_startable_hears_of_changes_and_not_of_what_only_moved() -> None:
+async def test_startable_wakes_up_on_changed_and_not_on_moved() -> None:
     news = News()
     news.moved()
     with pytest.raises(TimeoutError):

@@ -1,4 +1,4 @@
-"""What a member tells of itself."""
+"""Tests of the status that a member reports about itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def status_of(state: State) -> NodeStatus:
     return NodeStatus(cast("Any", None), cast("Any", member), *others)
 
 
-def test_a_cluster_is_ready_once_clients_can_come_in() -> None:
+def test_cluster_is_ready_once_its_client_door_is_open() -> None:
     status, door = status_of(State.READY), SimpleNamespace(is_open=False)
     assert not status.readiness().serving
     status.behind(lambda: door.is_open)

@@ -1,4 +1,4 @@
-"""What is stored beside the queue's own progress."""
+"""Tests of the notes: the facts stored beside the queue's own progress."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from haproc.replicate.queue.facts import Notes
 from haproc.replicate.records.progress import JUDGING_MAX, Progress
 
 
-def test_mark_diverged_newest_stays_until_a_later_verification() -> None:
+def test_mark_diverged_newest_one_stays_until_a_later_verification() -> None:
     notes = Notes()
     notes.mark_diverged(Divergence(7, Cause.OUTCOME))
     notes.mark_diverged(Divergence(8, Cause.SKIPPED, applies=True))
@@ -18,14 +18,14 @@ def test_mark_diverged_newest_stays_until_a_later_verification() -> None:
     assert notes.beside(Progress()).diverged is None
 
 
-def test_beside_gives_back_what_a_process_began_from() -> None:
+def test_beside_returns_the_progress_that_a_process_resumed_from() -> None:
     stored = Progress(low=3, born=2, judging=(1, 4), storage="s", claims=(("a", 2),))
     notes = Notes()
     notes.resume(stored)
     assert notes.beside(Progress(low=3, claims=(("a", 2),))) == stored
 
 
-def test_beside_keeps_the_newest_that_are_to_be_judged() -> None:
+def test_beside_keeps_the_newest_offsets_to_be_judged() -> None:
     notes = Notes()
     for offset in range(JUDGING_MAX + 2):
         notes.judge(offset)

@@ -1,4 +1,4 @@
-"""Long texts are worked on in another process; short ones at once."""
+"""Tests of the offload: long texts are processed in another process, short ones in this one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pid(_: int = 0) -> int:
 
 
 def end(marker: str) -> int:
-    """End the process; but only once, if ``marker`` is the path of a file to be."""
+    """Kill the process; but only once if ``marker`` is the path of a file to create."""
     if not marker or not Path(marker).exists():
         if marker:
             Path(marker).touch()
@@ -62,19 +62,21 @@ def fail() -> None:
     )
 
 
-async def test_run_of_short_text_stays_in_the_process(offload: Offload) -> None:
+async def test_work_on_a_short_text_stays_in_the_process(offload: Offload) -> None:
     assert await offload.work_on_text("ann", 10, pid) == os.getpid()
     assert await Inline().work_on_text("ann", LONG, pid) == os.getpid()
 
 
-async def test_run_of_long_text_gives_the_same_elsewhere(offload: Offload) -> None:
+async def test_work_on_a_long_text_gives_the_same_result_in_another_process(
+    offload: Offload,
+) -> None:
     values = ("INSERT INTO t VALUES (1, 'é')", Context(), Rules.builtin())
     statement = await offload.work_on_text("ann", LONG, classify, *values)
     assert isinstance(statement, Classified) and statement == classify(*values)
     assert await offload.work_on_text("ann", LONG, pid) != os.getpid()
 
 
-async def test_run_of_refused_text_raises_the_same(offload: Offload) -> None:
+async def test_work_on_a_refused_text_raises_the_same_error(offload: Offload) -> None:
     with pytest.raises(RefusedError) as refused:
         await offload.work_on_text("ann", LONG, refuse)
     assert (refused.value.error_class, refused.value.hint) == ("HAPROC_SYNTAX", "yes")
@@ -85,13 +87,15 @@ async def test_run_of_refused_text_raises_the_same(offload: Offload) -> None:
     assert (error.outcome, str(error)) == (WriteOutcome.REJECTED, "no")
 
 
-async def test_run_while_worker_dies_is_tried_once_more(offload: Offload, tmp_path: object) -> None:
+async def test_work_whose_worker_dies_is_tried_once_more(
+    offload: Offload, tmp_path: object
+) -> None:
     first = await offload.work_on_text("ann", LONG, pid)
     second = await offload.work_on_text("ann", LONG, end, f"{tmp_path}/once")
     assert second not in (first, os.getpid())
 
 
-async def test_run_of_text_that_kills_workers_is_refused(offload: Offload) -> None:
+async def test_work_on_a_text_that_kills_workers_is_refused(offload: Offload) -> None:
     with pytest.raises(RequestError) as caught:
         await offload.work_on_text("ann", LONG, end, "")
     assert caught.value.error_class == "HAPROC_STATEMENT_TOO_COMPLEX"
@@ -99,7 +103,7 @@ async def test_run_of_text_that_kills_workers_is_refused(offload: Offload) -> No
     assert await offload.work_on_text("ann", LONG, pid) != os.getpid()
 
 
-async def test_run_of_text_that_takes_too_long_is_refused() -> None:
+async def test_work_on_a_text_that_takes_too_long_is_refused() -> None:
     offload = Offload(work_max_s=0.2)
     with pytest.raises(RequestError) as caught:
         await offload.work_on_text("ann", LONG, time.sleep, 60)
@@ -107,7 +111,7 @@ async def test_run_of_text_that_takes_too_long_is_refused() -> None:
     await offload.aclose()
 
 
-async def test_run_beyond_the_places_is_refused_at_once(offload: Offload) -> None:
+async def test_work_beyond_the_shares_is_refused_at_once(offload: Offload) -> None:
     waiting = [
         asyncio.ensure_future(offload.work_on_text("ann", LONG, time.sleep, 0.5)) for _ in range(2)
     ]
@@ -123,7 +127,7 @@ async def test_run_beyond_the_places_is_refused_at_once(offload: Offload) -> Non
     assert await offload.work_on_text("ann", LONG, pid) != os.getpid()
 
 
-async def test_run_of_several_users_lets_them_take_turns() -> None:
+async def test_work_of_several_users_runs_in_turns() -> None:
     offload = Offload(short_max=0)
     order: list[str] = []
 
@@ -136,7 +140,7 @@ async def test_run_of_several_users_lets_them_take_turns() -> None:
     await offload.aclose()
 
 
-async def test_aclose_ends_what_waits_and_the_workers() -> None:
+async def test_aclose_ends_the_waiting_work_and_the_workers() -> None:
     offload = Offload()
     worker = await offload.work_on_text("ann", LONG, pid)
     waiting = [
@@ -152,7 +156,7 @@ async def test_aclose_ends_what_waits_and_the_workers() -> None:
         os.kill(worker, 0)
 
 
-async def test_answer_that_cannot_be_taken_in_is_not_left_for_the_next(
+async def test_answer_that_cannot_be_read_is_not_left_for_the_next_request(
     offload: Offload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, reads = messages._read_piece, list[int]()
@@ -169,6 +173,6 @@ async def test_answer_that_cannot_be_taken_in_is_not_left_for_the_next(
     assert await offload.work_on_text("bob", LONG, len, "the second") == 10
 
 
-def test_request_travels_between_processes() -> None:
+def test_request_can_be_pickled() -> None:
     request = Request("r", SentSql("SELECT 1"), "f")
     assert pickle.loads(pickle.dumps(request)) == request

@@ -1,4 +1,4 @@
-"""Tokens of an OpenID Connect provider: what is checked of them, and where the keys come from."""
+"""Tests of the tokens of an OpenID Connect provider: the checks, and the fetching of keys."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PEM = RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyI
 
 
 def public(key: Any, key_id: str, **more: str) -> dict[str, Any]:
-    """Return a key as the provider shows it."""
+    """Return a key as the provider publishes it."""
     kind = jwt.algorithms.ECAlgorithm if key is EC else jwt.algorithms.RSAAlgorithm
     found: dict[str, Any] = kind.to_jwk(key.public_key(), as_dict=True)
     found.pop("key_ops", None)
@@ -55,7 +55,7 @@ KEYS = [public(RSA, "r1", alg="RS256"), public(EC, "e1", alg="ES256")]
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    """Return claims that are taken, but for these changes; None: without one."""
+    """Return acceptable claims with these changes; None leaves a claim out."""
     now = int(time.time())
     usual = {
         "iss": ISSUER,
@@ -84,7 +84,7 @@ def by_hand(head: Mapping[str, Any], secret: bytes = b"") -> str:
 
 
 class Provider:
-    """The provider, on a clock of the test's."""
+    """The provider, on a clock that the test sets."""
 
     def __init__(self, settings: Oidc = OIDC) -> None:
         self.keys: list[dict[str, Any]] = list(KEYS)
@@ -123,7 +123,9 @@ class Provider:
         (lambda: signed(exp=int(time.time()) - 10), "ann@example.com"),  # clocks differ
     ],
 )
-async def test_token_that_is_taken(token: Callable[[], str], user: str) -> None:
+async def test_valid_token_gives_the_user_and_its_rights(
+    token: Callable[[], str], user: str
+) -> None:
     rights = Rights((Role.WRITER,), ("spark_catalog.sales.*",))
     assert await Provider().users.user_of(token()) == (user, rights)
 
@@ -153,13 +155,15 @@ async def test_token_that_is_taken(token: Callable[[], str], user: str) -> None:
         (lambda: "eyJ.e30.x", "it cannot be read"),
     ],
 )
-async def test_token_that_is_not_taken(token: Callable[[], str], told: str) -> None:
+async def test_invalid_token_is_refused_with_the_reason(
+    token: Callable[[], str], told: str
+) -> None:
     error = await Provider().error(token())
     assert error.error_class == "HAPROC_UNAUTHENTICATED"
     assert told in error.message
 
 
-async def test_shared_secrets_are_no_algorithm_of_a_configuration() -> None:
+async def test_algorithms_with_shared_secrets_are_refused_in_a_configuration() -> None:
     for name in ("HS256", "none", "x"):
         found = dict(check_oidc(replace(OIDC, algorithms=(name,))))
         assert found.keys() == {"oidc.algorithms"}
@@ -176,12 +180,14 @@ async def test_shared_secrets_are_no_algorithm_of_a_configuration() -> None:
         (["admins"], Rights((Role.OPERATOR, Role.WRITER))),
     ],
 )
-async def test_first_grant_that_a_token_has_a_value_of_counts(roles: Any, found: Rights) -> None:
+async def test_first_grant_whose_value_the_token_has_determines_the_rights(
+    roles: Any, found: Rights
+) -> None:
     assert (await Provider().users.user_of(signed(roles=roles)))[1] == found
 
 
 @pytest.mark.parametrize("roles", [None, [], ["other"], {"sales": 1}, 7, ["sales x", ["sales"]]])
-async def test_token_without_a_value_of_a_grant_opens_nothing(roles: Any) -> None:
+async def test_token_without_the_value_of_any_grant_is_forbidden(roles: Any) -> None:
     error = await Provider().error(signed(roles=roles))
     assert (error.error_class, "oidc.grants" in error.hint) == ("HAPROC_FORBIDDEN", True)
 
@@ -201,13 +207,13 @@ def test_claim_of_roles_may_be_inside_an_object(given: dict[str, Any], path: str
 # -- keys ----------------------------------------------------------------------------------------
 
 
-async def test_keys_are_found_by_the_provider_and_fetched_once() -> None:
+async def test_keys_are_discovered_at_the_provider_and_fetched_once() -> None:
     provider = Provider()
     await asyncio.gather(*(provider.users.user_of(signed()) for _ in range(20)))
     assert provider.asked == [f"{ISSUER}/.well-known/openid-configuration", f"{ISSUER}/keys"]
 
 
-async def test_key_that_is_new_is_fetched_at_once_but_not_again_and_again() -> None:
+async def test_new_key_is_fetched_at_once_but_unknown_keys_are_not_fetched_repeatedly() -> None:
     provider = Provider(replace(OIDC, jwks_url="https://login.example.com/k"))
     await provider.users.user_of(signed())
     provider.keys = [public(OTHER, "r2")]
@@ -220,7 +226,7 @@ async def test_key_that_is_new_is_fetched_at_once_but_not_again_and_again() -> N
     assert "no such key" in (await provider.error(signed())).message  # the old one was withdrawn
 
 
-async def test_keys_that_are_here_are_used_on_while_the_provider_is_away() -> None:
+async def test_known_keys_are_used_while_the_provider_is_away() -> None:
     provider = Provider()
     await provider.users.user_of(signed())
     provider.away, provider.now_s = True, 10 * OIDC.keys_kept_s
@@ -230,7 +236,7 @@ async def test_keys_that_are_here_are_used_on_while_the_provider_is_away() -> No
     assert len(provider.asked) == 3
 
 
-async def test_old_keys_are_fetched_again_beside_the_requests() -> None:
+async def test_old_keys_are_fetched_again_without_delaying_a_request() -> None:
     provider = Provider()
     await provider.users.user_of(signed())
     provider.keys, provider.now_s = [public(OTHER, "r1")], OIDC.keys_kept_s
@@ -242,7 +248,7 @@ async def test_old_keys_are_fetched_again_beside_the_requests() -> None:
     assert "signature" in (await provider.error(signed())).message
 
 
-async def test_client_that_hangs_up_takes_no_fetch_of_keys_with_it() -> None:
+async def test_client_that_disconnects_cancels_no_fetch_of_keys() -> None:
     provider = Provider()
     asking = asyncio.create_task(provider.users.user_of(signed(key_id="unknown")))
     while not provider.asked:  # noqa: ASYNC110
@@ -252,7 +258,7 @@ async def test_client_that_hangs_up_takes_no_fetch_of_keys_with_it() -> None:
     assert (await provider.users.user_of(signed()))[0] == "ann@example.com"
 
 
-async def test_key_that_was_withdrawn_is_not_taken_after_long_quiet() -> None:
+async def test_withdrawn_key_is_refused_after_a_long_time_without_requests() -> None:
     provider = Provider()
     await provider.users.user_of(signed())
     provider.keys = [key for key in KEYS if key["kid"] != "r1"]
@@ -260,7 +266,7 @@ async def test_key_that_was_withdrawn_is_not_taken_after_long_quiet() -> None:
     assert "no such key" in (await provider.error(signed())).message
 
 
-async def test_provider_that_was_never_there_makes_clients_fail_over() -> None:
+async def test_provider_that_was_never_reached_gives_an_availability_error() -> None:
     provider = Provider()
     provider.away = True
     error = await provider.error(signed())
@@ -269,13 +275,13 @@ async def test_provider_that_was_never_there_makes_clients_fail_over() -> None:
     await provider.users.user_of(signed())
 
 
-async def test_description_of_another_issuer_is_not_believed() -> None:
+async def test_discovery_document_of_another_issuer_is_refused() -> None:
     provider = Provider()
     provider.issuer = "https://evil.example.com"
     assert "another issuer" in (await provider.error(signed())).message
 
 
-async def test_keys_that_are_no_public_ones_are_left_out() -> None:
+async def test_keys_that_are_no_public_keys_are_ignored() -> None:
     provider = Provider()
     shared = {"kty": "oct", "kid": "s", "k": base64.urlsafe_b64encode(PEM).decode()}
     provider.keys = [shared, {"kty": "RSA", "kid": "broken"}, *KEYS]
@@ -283,7 +289,7 @@ async def test_keys_that_are_no_public_ones_are_left_out() -> None:
     assert "algorithm" in (await provider.error(by_hand({"alg": "HS256", "kid": "s"}, PEM))).message
 
 
-async def test_keys_over_http_from_the_own_machine_alone() -> None:
+async def test_keys_over_http_from_another_host_are_refused() -> None:
     with pytest.raises(FetchError, match="no https URL"):
         await fetch_json("http://login.example.com/keys")
 
@@ -292,7 +298,7 @@ async def test_keys_over_http_from_the_own_machine_alone() -> None:
 async def served(
     answers: Callable[[web.BaseRequest], Awaitable[web.Response]],
 ) -> AsyncIterator[str]:
-    """Serve on loopback; give the URL."""
+    """Serve on loopback; yield the URL."""
     runner = web.ServerRunner(web.Server(answers))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -302,7 +308,7 @@ async def served(
         await runner.cleanup()
 
 
-async def test_configured_provider_is_asked_over_http(tmp_path: Path) -> None:
+async def test_configured_provider_is_queried_over_http(tmp_path: Path) -> None:
     async def answers(request: web.BaseRequest) -> web.Response:
         issuer = f"http://{request.host}"
         about = {"issuer": issuer, "jwks_uri": f"{issuer}/keys"}
@@ -327,7 +333,9 @@ async def test_configured_provider_is_asked_over_http(tmp_path: Path) -> None:
         (web.Response(body=b"1" * (2 << 20)), "no JSON object"),
     ],
 )
-async def test_answer_of_a_provider(answer: web.Response, told: str) -> None:
+async def test_fetch_json_returns_a_json_object_or_raises_a_fetch_error(
+    answer: web.Response, told: str
+) -> None:
     async def answers(_: web.BaseRequest) -> web.Response:
         return answer
 
@@ -342,7 +350,9 @@ async def test_answer_of_a_provider(answer: web.Response, told: str) -> None:
 # -- the doors -----------------------------------------------------------------------------------
 
 
-async def test_provider_can_name_no_user_of_the_configuration(tmp_path: Path) -> None:
+async def test_user_of_a_provider_with_the_name_of_a_configured_user_is_refused(
+    tmp_path: Path,
+) -> None:
     users = (User("ann@example.com", "token-of-ann"), User("bob", "token-of-bob"))
     config = make_config(tmp_path, users=users)
     admission = Access(config, Provider().users).clients()
@@ -366,7 +376,7 @@ async def test_provider_can_name_no_user_of_the_configuration(tmp_path: Path) ->
 
 
 class OneJob:
-    """Stands for the tokens of jobs: that of one job of a provider's user."""
+    """Stands for the tokens of jobs: always that of one job of a provider's user."""
 
     async def submitter(self, token: str, session_id: str = "") -> tuple[str, Rights | None]:
         return "ann@example.com", GRANTS[0].rights
@@ -375,14 +385,16 @@ class OneJob:
         return None
 
 
-async def test_job_of_a_providers_user_is_no_users_of_the_configuration(tmp_path: Path) -> None:
+async def test_job_of_a_providers_user_with_the_name_of_a_configured_user_is_refused(
+    tmp_path: Path,
+) -> None:
     config = make_config(tmp_path, users=(User("ann@example.com", "token-of-ann"),))
     headers = {"Authorization": "Bearer haproc-job.7.a.s"}
     with pytest.raises(RequestError, match="has the name of a user"):
         await Access(config, Provider().users).clients(OneJob()).admit(headers)
 
 
-async def test_token_that_is_no_text_is_refused(tmp_path: Path) -> None:
+async def test_token_that_is_not_valid_text_is_refused(tmp_path: Path) -> None:
     admission = Access(make_config(tmp_path), Provider().users).operators()
     with pytest.raises(RequestError) as caught:
         await admission.admit({"Authorization": "Bearer eyJ\udcff.a.b"})
@@ -390,7 +402,7 @@ async def test_token_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("operator", [False, True])
-async def test_both_doors_take_a_providers_tokens(tmp_path: Path, operator: bool) -> None:
+async def test_both_doors_accept_a_providers_tokens(tmp_path: Path, operator: bool) -> None:
     config = replace(make_config(tmp_path), oidc=OIDC)
     access = Access(config, Provider().users)
     path = "/ha/v1/queue" if operator else f"{STATEMENTS}/x"
@@ -407,7 +419,7 @@ async def test_both_doors_take_a_providers_tokens(tmp_path: Path, operator: bool
         assert "new token" in answer["hint"]
 
 
-def test_configuration_of_a_provider(tmp_path: Path) -> None:
+def test_configuration_of_a_provider_is_loaded(tmp_path: Path) -> None:
     section = f"""
 oidc:
   issuer: {ISSUER}
@@ -431,7 +443,9 @@ oidc:
         ({"leeway_s": 301.0}, "oidc.leeway_s"),
     ],
 )
-def test_configuration_of_a_provider_that_is_wrong(changes: dict[str, Any], path: str) -> None:
+def test_wrong_configuration_of_a_provider_is_refused_with_its_path(
+    changes: dict[str, Any], path: str
+) -> None:
     assert [where for where, _ in check_oidc(replace(OIDC, **changes))] == [path]
     assert not [*check_oidc(OIDC), *check_oidc(Oidc())]
     assert not [*check_oidc(replace(OIDC, issuer="http://127.0.0.1:8080"))]

@@ -1,4 +1,4 @@
-"""`openapi.yaml` is valid OpenAPI 3.1, and agrees with the routes and the product's constants."""
+"""Tests that `openapi.yaml` is valid OpenAPI 3.1, and agrees with the routes and the constants."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def routes(app: web.Application) -> set[tuple[str, str]]:
 
 
 def resolved(described: dict[str, Any]) -> dict[str, Any]:
-    """Return a parameter or a response, from the components if that is where it is."""
+    """Return a parameter or a response, resolved if it is a reference to a component."""
     if (reference := described.get("$ref")) is None:
         return described
     _, _, kind, name = reference.split("/")
@@ -137,13 +137,13 @@ def references(node: Any) -> Iterator[str]:
 # -- the form ------------------------------------------------------------------------------------
 
 
-def test_openapi_has_the_form_of_openapi_3_1() -> None:
+def test_openapi_document_is_valid_openapi_3_1() -> None:
     shape = yaml.safe_load(SHAPE.read_text())
     Draft202012Validator.check_schema(shape)
     Draft202012Validator(shape).validate(DOCUMENT)
 
 
-def test_openapi_names_each_key_once() -> None:
+def test_openapi_contains_each_key_once() -> None:
     assert parse(SOURCE.read_text()).problems == []
 
 
@@ -156,24 +156,24 @@ def test_openapi_references_resolve_and_every_component_is_used() -> None:
     assert set(references(DOCUMENT)) == components
 
 
-def test_openapi_operation_ids_differ() -> None:
+def test_openapi_operation_ids_are_unique() -> None:
     ids = [operation["operationId"] for _, _, operation in operations()]
     assert len(ids) == len(set(ids))
 
 
-def test_openapi_has_the_parameters_of_each_path() -> None:
+def test_openapi_declares_the_parameters_of_each_path() -> None:
     for method, path, _ in operations():
         assert set(parameters(method, path, "path")) == set(re.findall(r"{(\w+)}", path)), path
 
 
-def test_openapi_version_is_that_of_the_package() -> None:
+def test_openapi_version_is_the_version_of_the_package() -> None:
     assert DOCUMENT["info"]["version"] == __version__
 
 
 # -- the routes ----------------------------------------------------------------------------------
 
 
-async def test_openapi_has_every_route_of_clients_and_operators_and_no_other(
+async def test_openapi_lists_exactly_the_routes_of_clients_and_operators(
     tmp_path: Path,
 ) -> None:
     for name, operator in (("client door", False), ("operator door", True)):
@@ -219,7 +219,7 @@ def test_openapi_request_fields_are_those_that_the_doors_read() -> None:
     assert set(PATHS[ROWS]["post"]["requestBody"]["content"]) == set(FormKind)
 
 
-def test_openapi_errors_have_the_products_statuses_one_response_each() -> None:
+def test_openapi_errors_have_the_products_statuses_with_one_response_each() -> None:
     statuses = {
         (status, answer["$ref"])
         for _, _, operation in operations()

@@ -1,4 +1,4 @@
-"""Where an operation stands, and what an operator may do about it."""
+"""Tests of the status of an operation, and of the operators' advice about it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ENOUGH, FEW = SKIPPABLE_AFTER_ATTEMPTS, SKIPPABLE_AFTER_ATTEMPTS - 1
         (OperationStatus(Position.DONE), False, False),
     ],
 )
-def test_advice_allows_only_what_helps_and_always_says_why(
+def test_advice_allows_only_useful_actions_and_always_gives_a_reason(
     status: OperationStatus, retry: bool, skip: bool
 ) -> None:
     for advice, allowed in ((retry_advice(status), retry), (skip_advice(status), skip)):
@@ -56,7 +56,7 @@ def test_advice_allows_only_what_helps_and_always_says_why(
         ([insert("o", "x"), MARKER, insert("p", "x")], [None, 0, 0]),
     ],
 )
-def test_blockers_name_the_first_operation_that_is_waited_for(
+def test_blockers_are_the_first_unfinished_operations_that_are_waited_for(
     operations: list[Operation], blocked_by: list[int | None]
 ) -> None:
     schedule = Schedule("a", Progress(), 0, BatchLimits())

@@ -1,4 +1,4 @@
-"""OPTIMIZE by rule: when it is due, and that it is asked for once."""
+"""Tests of OPTIMIZE by rule: when it is due, and that it is requested once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RULES = (OptimizeRule("*.logs.*", 2), OptimizeRule("spark_catalog.*", 3))
 TABLE = "spark_catalog.s.t"
 
 
-def test_first_rule_that_matches_counts() -> None:
+def test_first_matching_rule_applies() -> None:
     assert rule_of("spark_catalog.logs.t", RULES) is RULES[0]
     assert rule_of(TABLE, RULES) is RULES[1]
     assert rule_of("other.s.t", RULES) is None
@@ -34,7 +34,7 @@ def test_first_rule_that_matches_counts() -> None:
         ([], -1, 0),
     ],
 )
-def test_commits_count_down_to_the_last_optimize(
+def test_commits_are_counted_back_to_the_last_optimize(
     operations: list[str], asked_at: int, count: int
 ) -> None:
     newest = len(operations) - 1
@@ -43,7 +43,7 @@ def test_commits_count_down_to_the_last_optimize(
 
 
 class Ring:
-    """A table's history, and what was asked."""
+    """A table's history, and the requests that were made."""
 
     def __init__(self, leads: bool = True) -> None:
         self.history = ["WRITE"] * 3
@@ -83,7 +83,7 @@ LOOK = "DESCRIBE HISTORY `spark_catalog`.`s`.`t` LIMIT 3"
 RUN = "OPTIMIZE `spark_catalog`.`s`.`t`"
 
 
-async def test_table_with_many_commits_is_optimized_under_an_id_of_its_own() -> None:
+async def test_table_with_many_commits_is_optimized_under_an_id_that_all_haprocs_share() -> None:
     one, other = Ring(), Ring()
     await one.optimizing.look()
     await other.optimizing.look()
@@ -94,7 +94,7 @@ async def test_table_with_many_commits_is_optimized_under_an_id_of_its_own() -> 
     assert request.fingerprint == other.requests[1].fingerprint
 
 
-async def test_table_is_looked_at_only_once_it_was_written_again() -> None:
+async def test_table_is_checked_again_only_after_another_write() -> None:
     ring = Ring()
     await ring.optimizing.look()
     await ring.optimizing.look()
@@ -109,7 +109,7 @@ async def test_table_is_looked_at_only_once_it_was_written_again() -> None:
     assert ring.texts[3:] == [LOOK, RUN]
 
 
-async def test_error_of_a_table_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_error_of_a_table_is_logged_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:
     ring = Ring()
     ring.error = RequestError(FailureKind.APPLICATION, "no such table", error_class="X")
     await ring.optimizing.look()

@@ -1,4 +1,4 @@
-"""The outcomes of operations: who asks finds the first attempt's, within the window."""
+"""Tests of the outcomes of operations: a lookup finds the first attempt's, within the window."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def outcomes_of(*op_ids: str, window_records: int = 100) -> Outcomes:
     return outcomes
 
 
-def test_find_admitted_operation_by_id_and_by_offset() -> None:
+def test_find_returns_an_admitted_operation_by_id_and_by_offset() -> None:
     outcomes = outcomes_of("a", "b")
     known = outcomes.find(key("b"))
     assert known is not None and known is outcomes.at(1)
@@ -50,7 +50,7 @@ def test_find_admitted_operation_by_id_and_by_offset() -> None:
     assert outcomes.find(key("c")) is outcomes.at(2) is None
 
 
-def test_resolve_later_outcome_corrects_the_earlier() -> None:
+def test_resolve_again_replaces_the_earlier_outcome() -> None:
     outcomes = outcomes_of("a")
     outcomes.resolve(0, DONE_BEFORE)
     outcomes.resolve(0, BAD)
@@ -58,11 +58,11 @@ def test_resolve_later_outcome_corrects_the_earlier() -> None:
     assert known is not None and known.outcome is BAD
 
 
-def test_resolve_offset_that_is_not_kept_is_ignored() -> None:
+def test_resolve_of_an_unknown_offset_is_ignored() -> None:
     outcomes_of("a").resolve(5, OK)
 
 
-def test_admit_moves_the_window_and_forgets_what_is_resolved() -> None:
+def test_admit_moves_the_window_and_forgets_resolved_operations() -> None:
     outcomes = outcomes_of("a", "b", "c", window_records=2)
     for offset in range(3):
         outcomes.resolve(offset, OK)
@@ -71,7 +71,7 @@ def test_admit_moves_the_window_and_forgets_what_is_resolved() -> None:
     assert outcomes.find(key("b")) is not None
 
 
-def test_admit_keeps_what_is_not_resolved_however_old() -> None:
+def test_admit_keeps_unresolved_operations_of_any_age() -> None:
     outcomes = outcomes_of("a", "b", window_records=2)
     outcomes.resolve(1, OK)
     outcomes.admit(50, update("c", "x"))
@@ -81,7 +81,7 @@ def test_admit_keeps_what_is_not_resolved_however_old() -> None:
     assert outcomes.find(key("a")) is outcomes.find(key("b")) is None
 
 
-def test_admit_same_id_beyond_the_window_is_the_one_found() -> None:
+def test_admit_of_the_same_id_beyond_the_window_is_found_from_then_on() -> None:
     outcomes = outcomes_of("a", window_records=2)
     outcomes.admit(9, update("a", "x"))
     outcomes.resolve(0, OK)
@@ -90,7 +90,7 @@ def test_admit_same_id_beyond_the_window_is_the_one_found() -> None:
     assert known is not None and known.offset == 9
 
 
-def test_arrival_and_outcome_wake_everybody_who_waits() -> None:
+def test_arrival_and_outcome_wake_all_waiters() -> None:
     async def main() -> None:
         outcomes = Outcomes(10)
 
@@ -109,7 +109,7 @@ def test_arrival_and_outcome_wake_everybody_who_waits() -> None:
     run(main())
 
 
-def test_arrival_of_one_who_left_does_not_disturb_the_others() -> None:
+def test_arrival_cancelled_by_one_waiter_does_not_disturb_the_others() -> None:
     async def main() -> None:
         outcomes = Outcomes(10)
         gone = asyncio.create_task(outcomes.arrival(key("a"), None))
@@ -123,14 +123,14 @@ def test_arrival_of_one_who_left_does_not_disturb_the_others() -> None:
     run(main())
 
 
-def test_failure_same_as_ignores_the_message_only() -> None:
+def test_failure_same_as_ignores_only_the_message() -> None:
     one = ApplicationFailure("A", "42000", "file /one")
     assert one.same_as(ApplicationFailure("A", "42000", "file /two"))
     assert not one.same_as(ApplicationFailure("B", "42000", "file /one"))
     assert not one.same_as(ApplicationFailure("A", "42P01", "file /one"))
 
 
-def test_repeated_keeps_the_first_for_as_long_as_the_window_knows_the_id() -> None:
+def test_repeated_keeps_the_first_one_as_long_as_the_window_knows_the_id() -> None:
     outcomes = outcomes_of("a", "b", window_records=5)
     for offset in range(2):
         outcomes.resolve(offset, OK)
@@ -145,7 +145,7 @@ def test_repeated_keeps_the_first_for_as_long_as_the_window_knows_the_id() -> No
     assert outcomes.find(key("a")) is outcomes.at(0) is None
 
 
-def test_find_same_id_of_two_users_is_two_requests() -> None:
+def test_find_treats_the_same_id_of_two_users_as_two_requests() -> None:
     outcomes = outcomes_of("a")
     outcomes.admit(1, replace(update("a", "x"), user="ada"))
     first, second = outcomes.find(key("a")), outcomes.find(("ada", "a"))
@@ -153,7 +153,7 @@ def test_find_same_id_of_two_users_is_two_requests() -> None:
     assert (first.offset, second.offset) == (0, 1)
 
 
-def test_pass_over_is_known_by_its_place_alone_and_a_later_copy_is_the_first() -> None:
+def test_pass_over_is_known_by_its_offset_only_and_a_later_copy_is_the_first() -> None:
     outcomes = Outcomes(10)
     outcomes.pass_over(0, update("a", "x"), STALE)
     known = outcomes.at(0)
@@ -164,7 +164,7 @@ def test_pass_over_is_known_by_its_place_alone_and_a_later_copy_is_the_first() -
     assert found is not None and found.offset == 1
 
 
-def test_arrival_of_the_own_record_that_counts_for_nothing_ends_the_waiting() -> None:
+def test_arrival_of_the_own_record_that_was_passed_over_ends_the_wait() -> None:
     async def main() -> None:
         outcomes = Outcomes(10)
         first = asyncio.create_task(outcomes.arrival(key("a"), 0))
@@ -201,7 +201,7 @@ def test_rows_of_an_operation_are_counted_and_not_kept() -> None:
     assert Facts.of(insert("a", "t", rows=3)).rows == 3
 
 
-def test_resolve_of_many_results_keeps_the_newest_of_them_whole() -> None:
+def test_resolve_of_many_results_keeps_only_the_newest_of_them_whole() -> None:
     outcomes = Outcomes(1000)
     result = Applied((bytes(RESULTS_BYTES_MAX // 4),), affected_rows=3)
     for offset in range(10):
@@ -216,14 +216,14 @@ def test_resolve_of_many_results_keeps_the_newest_of_them_whole() -> None:
     assert first.failure.same_as(BAD.failure) and first.failure.message != BAD.failure.message
 
 
-def test_failure_message_is_cut_to_what_is_remembered() -> None:
+def test_failure_message_is_cut_to_its_limit() -> None:
     assert len(ApplicationFailure("A", "", "x" * (1 << 20)).message) == MESSAGE_CHARACTERS_MAX
 
 
 # -- the line of an operation that has ended -----------------------------------------------------
 
 
-def test_operation_that_ends_is_one_line_with_names_and_figures(
+def test_ended_operation_is_logged_as_one_line_with_names_and_figures(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "haproc.operations")
@@ -249,7 +249,7 @@ def test_operation_that_ends_is_one_line_with_names_and_figures(
     }
 
 
-def test_operation_that_ends_is_no_line_above_debug_nor_of_an_earlier_process(
+def test_ended_operation_is_not_logged_above_debug_or_if_done_before_a_restart(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "haproc.operations")

@@ -1,4 +1,4 @@
-"""What a session's own settings do to its writes: as read by Spark twice, and as decided."""
+"""Tests of a session's own settings in its writes: Spark's two readings, and the decision."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OWN = Settings(confs=((NAME, "true"), TRAVELS))
 
 
 def readings(sql: str) -> tuple[Reading, Reading, Context]:
-    """Return two readings of a statement that Spark gave, and where its names belong."""
+    """Return two readings of a statement as Spark gave them, and the context of its names."""
     found = recorded(sql)
     one, other = found.reading(sql), found.reading(sql)
     return one, other, Context("spark_catalog", found.world)
@@ -53,7 +53,7 @@ def part(sql: str) -> str | None:
         "INSERT INTO u SELECT a, b, `now()` FROM odd",
     ],
 )
-def test_what_no_setting_changes_is_the_same_in_the_lanes(sql: str) -> None:
+def test_write_that_no_setting_affects_has_no_unsettled_part(sql: str) -> None:
     assert part(sql) is None
 
 
@@ -67,11 +67,11 @@ def test_what_no_setting_changes_is_the_same_in_the_lanes(sql: str) -> None:
         ),
     ],
 )
-def test_what_a_setting_may_change_is_named(sql: str, shown: str) -> None:
+def test_part_that_a_setting_may_affect_is_named(sql: str, shown: str) -> None:
     assert part(sql) == shown
 
 
-def test_part_that_becomes_a_literal_does_not_count() -> None:
+def test_part_that_becomes_a_literal_is_not_unsettled() -> None:
     sql = "UPDATE us SET current_date = current_date() WHERE user = current_user()"
     one, other, context = readings(sql)
     calls = [n for n in one.analyzed.walk() if n.cls in ("CurrentDate", "CurrentUser")]  # type: ignore[union-attr]
@@ -82,7 +82,7 @@ def test_part_that_becomes_a_literal_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("field", ["value", "type", "cls"])
-def test_reading_that_differs_in_anything_but_numbers_is_not_the_same(field: str) -> None:
+def test_readings_that_differ_in_anything_but_node_ids_are_not_alike(field: str) -> None:
     one, other, context = readings("DELETE FROM odd WHERE b = 'now()' AND a = 9")
     assert alike(one, other) and unsettled(one, other, context) is None
     for node in other.analyzed.walk():  # type: ignore[union-attr]
@@ -94,7 +94,7 @@ def test_reading_that_differs_in_anything_but_numbers_is_not_the_same(field: str
     assert unsettled(one, other, context) == "b = 'now()' AND a = 9"
 
 
-def test_expression_that_only_one_reading_has_is_named() -> None:
+def test_expression_in_only_one_of_the_readings_is_named() -> None:
     one, _, context = readings("UPDATE t SET a = 1")
     other, _, _ = readings("MERGE INTO t USING t AS s ON t.a = s.a WHEN MATCHED THEN DELETE")
     all_rows, without, _ = readings("DELETE FROM t")
@@ -111,27 +111,27 @@ def judged(kind: Kind, *, computes: bool = False) -> Judged:
     return Judged(kind, frozenset({"t"}), Treatment.REPLICATE, "…", computes=computes)
 
 
-def test_own_settings_stay_with_the_session_and_the_others_travel() -> None:
+def test_own_settings_stay_in_the_session_and_the_others_travel() -> None:
     assert own_of(OWN) == ((NAME, "true"),)
     assert travelling(OWN) == Settings(confs=(TRAVELS,))
     assert reasons(OWN) == (f"the session has its own {NAME}",)
     assert reasons(travelling(OWN)) == own_of(travelling(OWN)) == ()
 
 
-def test_reason_names_a_few_settings_and_counts_the_rest() -> None:
+def test_reason_names_a_few_settings_and_counts_the_others() -> None:
     confs = tuple((f"spark.sql.x{number}", "1") for number in range(9))
-    (said,) = reasons(Settings(confs=confs))
-    assert "spark.sql.x4 and 4 other settings" in said and "x5" not in said
+    (reason,) = reasons(Settings(confs=confs))
+    assert "spark.sql.x4 and 4 other settings" in reason and "x5" not in reason
 
 
-def test_refusal_says_which_setting_and_how_to_go_on() -> None:
+def test_refusal_names_the_setting_and_the_way_to_continue() -> None:
     error = refusal(OWN, "compute size(a)")
     assert NAME in error.message and "compute size(a)" in error.message
     assert error.hint.startswith(f"RESET {NAME} first")
 
 
 @pytest.mark.parametrize("kind", [Kind.INSERT, Kind.CREATE_TABLE_AS, Kind.MERGE])
-def test_write_with_a_query_becomes_its_rows(kind: Kind) -> None:
+def test_write_with_a_query_is_replaced_by_its_rows_or_refused(kind: Kind) -> None:
     with pytest.raises(RefusedError, match=NAME):  # none could be cut out of this one
         with_own(judged(kind), OWN)
     made = replace(judged(kind), cut=Cut("INSERT INTO t ", "SELECT 1", "", 14, 22))
@@ -141,18 +141,18 @@ def test_write_with_a_query_becomes_its_rows(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.UPDATE, Kind.DELETE])
-def test_write_without_a_query_stays_as_it_is(kind: Kind) -> None:
+def test_write_without_a_query_is_not_changed(kind: Kind) -> None:
     assert with_own(judged(kind), OWN) == judged(kind)
 
 
 @pytest.mark.parametrize("kind", [Kind.UPDATE, Kind.DELETE, Kind.MERGE])
-def test_write_that_delta_carries_out_is_refused_under_a_setting_of_deltas(kind: Kind) -> None:
+def test_write_that_delta_executes_is_refused_under_a_setting_of_delta(kind: Kind) -> None:
     with pytest.raises(RefusedError, match=DELTAS):
         with_own(judged(kind), Settings(confs=((DELTAS, "1"), TRAVELS)))
     check_carrying_out(Kind.INSERT, Settings(confs=((DELTAS, "1"),)))
 
 
-def test_definition_that_computes_or_keeps_settings_is_refused() -> None:
+def test_definition_that_computes_or_stores_settings_is_refused() -> None:
     check_definition(judged(Kind.CREATE_TABLE), OWN)
     for each in (judged(Kind.CREATE_TABLE, computes=True), judged(Kind.CREATE_VIEW)):
         with pytest.raises(RefusedError, match=NAME):

@@ -1,6 +1,6 @@
-"""Files for Compose, Kubernetes and systemd are valid, and fit the configuration that they name.
+"""Tests that the files for Compose, Kubernetes and systemd are valid and fit the configuration.
 
-What only an engine, a cluster or a running systemd could tell is not tested here.
+Properties that only an engine, a cluster or a running systemd could show are not tested here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DOCKER: Final = Path(__file__).parents[2] / "docker"
 KUBERNETES: Final = DOCKER / "kubernetes"
 UNITS: Final = DOCKER / "systemd"
 KUBERNETES_VERSION: Final = "1.34"
-"""The oldest one whose schemas are looked at, besides the newest that there is."""
+"""The oldest version whose schemas are checked, besides the newest available one."""
 SECRETS: Final = "/run/secrets/"
 
 
@@ -52,7 +52,7 @@ def of_kind(kind: str) -> dict[str, dict[str, Any]]:
 
 
 def mounted(tmp_path: Path, text: str) -> Config:
-    """Read a configuration whose secrets are where a container has them."""
+    """Load a configuration whose secrets are at their places in a container."""
     for file in set(re.findall(rf"{SECRETS}([\w./-]+)", text)):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(f"secret-of-{file.replace('/', '-')}")
@@ -80,7 +80,7 @@ def test_compose_file_is_valid() -> None:
         PyCompose.from_json(json.dumps(wrong))
 
 
-def test_prometheus_asks_the_operator_doors_of_the_ring(tmp_path: Path) -> None:
+def test_prometheus_scrapes_the_operator_doors_of_the_ring(tmp_path: Path) -> None:
     ring = mounted(tmp_path, (DOCKER / "ring.yaml").read_text())
     prometheus = yaml.safe_load((DOCKER / "prometheus/prometheus.yaml").read_text())
     (job,) = prometheus["scrape_configs"]
@@ -97,7 +97,7 @@ def test_prometheus_asks_the_operator_doors_of_the_ring(tmp_path: Path) -> None:
         assert (DOCKER / "prometheus" / file).is_file()
 
 
-def test_grafana_finds_its_source_and_the_dashboard() -> None:
+def test_grafana_finds_its_data_source_and_the_dashboard() -> None:
     source = yaml.safe_load((DOCKER / "grafana/datasource.yaml").read_text())["datasources"][0]
     prometheus = compose()["services"]["prometheus"]
     assert source["url"] == f"http://{prometheus['hostname']}:9090"
@@ -117,7 +117,7 @@ def test_grafana_finds_its_source_and_the_dashboard() -> None:
 
 
 @pytest.mark.parametrize(("name", "manifest"), MANIFESTS, ids=[name for name, _ in MANIFESTS])
-def test_manifest_is_what_its_schema_asks_for(name: str, manifest: dict[str, Any]) -> None:
+def test_manifest_is_valid_by_its_schema(name: str, manifest: dict[str, Any]) -> None:
     for version in (KUBERNETES_VERSION, kubernetes_validate.latest_version()):
         kubernetes_validate.validate(manifest, version, strict=True)
     wrong = manifest | {"speck": {}}
@@ -130,7 +130,7 @@ def ring(tmp_path: Path) -> Config:
     return mounted(tmp_path, of_kind("ConfigMap")["haproc-ring"]["data"]["ring.yaml"])
 
 
-def test_each_cluster_has_its_haproc_at_the_address_that_the_ring_names(ring: Config) -> None:
+def test_cluster_has_its_haproc_at_the_address_in_the_rings_configuration(ring: Config) -> None:
     sets, services = of_kind("StatefulSet"), of_kind("Service")
     assert list(sets) == [f"haproc-{cluster.name}" for cluster in ring.clusters]
     for cluster in ring.clusters:
@@ -156,7 +156,7 @@ def test_each_cluster_has_its_haproc_at_the_address_that_the_ring_names(ring: Co
         assert (spec["replicas"], spec["updateStrategy"]) == (1, {"type": "OnDelete"})
 
 
-def test_haprocs_differ_in_their_name_alone() -> None:
+def test_manifests_of_haprocs_differ_only_in_the_cluster_name() -> None:
     texts = {
         re.sub(rf"(haproc-|cluster:? |--cluster, |drain ){cluster}\b", r"\1X", file.read_text())
         for cluster in "abc"
@@ -165,7 +165,7 @@ def test_haprocs_differ_in_their_name_alone() -> None:
     assert len(texts) == 1
 
 
-def test_what_a_pod_mounts_is_there_and_is_what_the_ring_reads(ring: Config) -> None:
+def test_pod_mounts_exist_and_include_the_files_that_the_ring_reads(ring: Config) -> None:
     text = of_kind("ConfigMap")["haproc-ring"]["data"]["ring.yaml"]
     read = {str(Path(file).parent) for file in re.findall(rf"{SECRETS}[\w./-]+", text)}
     for stateful in of_kind("StatefulSet").values():
@@ -184,7 +184,7 @@ def test_what_a_pod_mounts_is_there_and_is_what_the_ring_reads(ring: Config) -> 
         assert f"--from-file={key}=" in readme, f"README: how is {key} made?"
 
 
-def test_pods_have_probes_few_rights_and_the_time_to_drain() -> None:
+def test_pods_have_probes_restricted_rights_and_enough_time_to_drain() -> None:
     for stateful in of_kind("StatefulSet").values():
         pod = stateful["spec"]["template"]["spec"]
         assert pod["terminationGracePeriodSeconds"] == Timeouts().drain_s + 10
@@ -206,7 +206,7 @@ def test_pods_have_probes_few_rights_and_the_time_to_drain() -> None:
         assert rights["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_policy_budget_and_services_choose_the_haprocs() -> None:
+def test_policy_budget_and_services_select_the_haprocs() -> None:
     labels = [
         each["spec"]["template"]["metadata"]["labels"] for each in of_kind("StatefulSet").values()
     ]
@@ -234,7 +234,7 @@ def setting(unit: Path, key: str) -> str:
     return str(value)
 
 
-def test_unit_does_not_restart_what_an_operator_must_look_at() -> None:
+def test_systemd_unit_does_not_restart_a_haproc_that_needs_an_operator() -> None:
     unit = UNITS / "haproc@.service"
     assert setting(unit, "RestartPreventExitStatus") == f"2 {ExitCode.FENCED}"
     assert setting(unit, "Restart") == "on-failure"
@@ -243,7 +243,7 @@ def test_unit_does_not_restart_what_an_operator_must_look_at() -> None:
     assert setting(unit, "ExecStart").endswith("--cluster %i")
 
 
-def test_units_are_valid(tmp_path: Path) -> None:
+def test_systemd_units_are_valid(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("there is no systemd-analyze")

@@ -31,14 +31,14 @@ def relation_of(rows: bytes, names: Sequence[str] | None = None) -> Any:
     return protos.relations.Relation.FromString(b"".join(pieces))
 
 
-def test_few_rows_go_as_they_are() -> None:
+def test_few_rows_are_sent_unpacked() -> None:
     rows = stream_of(pa.table({"a": range(FEW)}))
     assert relation_of(rows).local_relation.data == rows
     renamed = relation_of(rows, ["b"]).to_df
     assert (renamed.input.local_relation.data, [*renamed.column_names]) == (rows, ["b"])
 
 
-def test_many_rows_go_as_lists_with_their_names_types_and_order() -> None:
+def test_many_rows_are_sent_as_lists_with_their_names_types_and_order() -> None:
     count = 2 * TOGETHER + 1
     columns = [pa.array(range(count)), pa.array([None, "x"] * TOGETHER + ["y"])]
     table = pa.Table.from_arrays(columns, names=["a", "a"])
@@ -52,7 +52,7 @@ def test_many_rows_go_as_lists_with_their_names_types_and_order() -> None:
     assert [row["c2"] for row in structs] == table.column(1).to_pylist()
 
 
-def test_rows_of_many_small_batches_go_together() -> None:
+def test_rows_of_many_small_batches_are_sent_together() -> None:
     table = pa.table({"a": range(2 * TOGETHER + 3)})
     project: Any = relation_of(stream_of(table, 2)).to_df.input.project
     sent = pa.ipc.open_stream(project.input.local_relation.data).read_all()
@@ -60,19 +60,19 @@ def test_rows_of_many_small_batches_go_together() -> None:
     assert [row["c1"] for each in sent["rows"].to_pylist() for row in each] == [*range(len(table))]
 
 
-def test_what_is_no_stream_or_has_types_of_its_own_is_left_to_spark() -> None:
+def test_rows_that_are_no_stream_or_have_dictionary_types_are_sent_unpacked() -> None:
     assert relation_of(b"no stream").local_relation.data == b"no stream"
     rows = stream_of(pa.table({"a": pa.array(["x"] * 2 * FEW).dictionary_encode()}))
     assert relation_of(rows).local_relation.data == rows
 
 
-def test_many_rows_without_columns_go_as_they_are() -> None:
+def test_many_rows_without_columns_are_sent_unpacked() -> None:
     structs = pa.array([{}] * 2 * FEW, pa.struct([]))
     rows = stream_of(pa.Table.from_batches([pa.RecordBatch.from_struct_array(structs)]))
     assert relation_of(rows).local_relation.data == rows
 
 
-async def test_plan_of_many_rows_is_made_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_plan_of_many_rows_is_built_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     made_in: list[threading.Thread] = []
 
     def seen(*arguments: Any) -> list[Any]:

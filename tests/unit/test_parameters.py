@@ -1,4 +1,4 @@
-"""Parameters: bound on tokens, typed, refused with the parameter's name."""
+"""Tests of parameters: bound to markers, typed, and refused with the parameter's name."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("value", "kind"), WRONG)
-def test_bind_value_that_is_not_of_its_type_is_refused_by_name(value: Any, kind: str) -> None:
+def test_bind_value_that_does_not_fit_its_type_is_refused_by_name(value: Any, kind: str) -> None:
     with pytest.raises(RefusedError, match="parameter 'limit'") as caught:
         bind("SELECT :limit", named(limit=(value, kind)))
     assert caught.value.error_class == "HAPROC_PARAMETERS"
@@ -157,7 +157,7 @@ def test_bind_value_that_is_not_of_its_type_is_refused_by_name(value: Any, kind:
         ("CREATE TABLE t (a INT DEFAULT ?)", "CREATE TABLE t (a INT DEFAULT 7)"),
     ],
 )
-def test_bind_positional_replaces_only_markers(sql: str, expected: str) -> None:
+def test_bind_positional_parameter_replaces_only_markers(sql: str, expected: str) -> None:
     assert bind(sql, positional(("7", "INT"))) == expected
 
 
@@ -172,7 +172,7 @@ def test_bind_positional_replaces_only_markers(sql: str, expected: str) -> None:
         ("SELECT IDENTIFIER(:x)", "SELECT IDENTIFIER(7)"),
     ],
 )
-def test_bind_named_replaces_only_markers(sql: str, expected: str) -> None:
+def test_bind_named_parameter_replaces_only_markers(sql: str, expected: str) -> None:
     assert bind(sql, named(x=("7", "INT"))) == expected
 
 
@@ -199,7 +199,7 @@ def test_bind_named_replaces_only_markers(sql: str, expected: str) -> None:
         ("SELECT 'open, ?", positional(("1", "INT")), "not closed"),
     ],
 )
-def test_bind_parameters_that_do_not_fit_are_refused(
+def test_bind_parameters_that_do_not_fit_the_statement_are_refused(
     sql: str, parameters: Parameters, message: str
 ) -> None:
     with pytest.raises(RefusedError, match=re.escape(message)) as caught:
@@ -249,19 +249,19 @@ def test_bind_hostile_value_is_refused_or_stays_a_value(kind: str, text: str) ->
         [{"name": "x", "value": "1", "type": "WHATEVER"}],
     ],
 )
-def test_parse_parameters_wrong_body_is_refused(body: Any) -> None:
+def test_parse_parameters_of_a_wrong_body_is_refused(body: Any) -> None:
     with pytest.raises(RefusedError) as caught:
         parse_parameters(body)
     assert caught.value.error_class == "HAPROC_PARAMETERS"
 
 
-def test_parse_parameters_reads_the_documented_form() -> None:
+def test_parse_parameters_accepts_the_documented_form() -> None:
     body = [{"name": "a", "value": "1", "type": "INT"}, {"name": "b", "value": None}, {"name": "c"}]
     assert bind("SELECT :a, :b, :c", parse_parameters(body)) == "SELECT 1, NULL, NULL"
     assert parse_parameters(None) == ()
 
 
-def test_expand_rows_repeats_the_row_for_each_set() -> None:
+def test_expand_rows_repeats_the_row_for_each_parameter_set() -> None:
     rows = [positional((str(i), "INT"), (f"n{i}", None)) for i in range(3)]
     expanded = "(0, upper('n0')), (1, upper('n1')), (2, upper('n2'))"
     assert (
@@ -270,7 +270,7 @@ def test_expand_rows_repeats_the_row_for_each_set() -> None:
     )
 
 
-def test_expand_rows_named_parameters_may_repeat() -> None:
+def test_expand_rows_accepts_a_repeated_named_parameter() -> None:
     rows = [named(a=("1", "INT")), named(a=("2", "INT"))]
     assert expand_rows("insert into t values(:a, :a)", rows) == (
         "insert into t values(1, 1), (2, 2)"
@@ -293,13 +293,13 @@ def test_expand_rows_named_parameters_may_repeat() -> None:
         "INSERT INTO t VALUES (?); DROP TABLE t",
     ],
 )
-def test_expand_rows_other_statements_are_refused(sql: str) -> None:
+def test_expand_rows_of_other_statements_is_refused(sql: str) -> None:
     with pytest.raises(RefusedError) as caught:
         expand_rows(sql, [positional(("1", "INT"))])
     assert caught.value.error_class == "HAPROC_PARAMETERS"
 
 
-def test_expand_rows_wrong_row_is_named() -> None:
+def test_expand_rows_names_the_row_with_a_wrong_value() -> None:
     with pytest.raises(RefusedError, match="parameter 1 in row 2"):
         expand_rows(
             "INSERT INTO t VALUES (?)", [positional(("1", "INT")), positional(("x", "INT"))]
@@ -308,7 +308,7 @@ def test_expand_rows_wrong_row_is_named() -> None:
         expand_rows("INSERT INTO t VALUES (?)", [])
 
 
-def test_expand_rows_of_ten_thousand_costs_little_more_than_its_literals() -> None:
+def test_expand_rows_of_ten_thousand_rows_is_faster_than_binding_each_row() -> None:
     row = positional(("1", "INT"), ("name", "STRING"), ("1.50", "DECIMAL(3,2)"))
     began = time.perf_counter()
     for _ in range(10_000):
@@ -320,14 +320,14 @@ def test_expand_rows_of_ten_thousand_costs_little_more_than_its_literals() -> No
 
 
 @pytest.mark.parametrize("kind", ["DECIMAL(38,2)", "DOUBLE", "INT", "DATE", "TIMESTAMP", "BOOLEAN"])
-def test_bind_of_endless_number_refuses_it(kind: str) -> None:
+def test_bind_number_with_very_many_digits_is_refused(kind: str) -> None:
     value = {"value": "1" * 10_000, "type": kind}
     with pytest.raises(RefusedError, match="is not a value of type"):
         bind("SELECT ?", parse_parameters([value]))
 
 
 @pytest.mark.parametrize("text", ["now", "today 12:00", "2026-01-31 12:00 x"])
-def test_bind_of_a_moment_that_is_none_says_how_one_is_written(text: str) -> None:
+def test_bind_invalid_timestamp_is_refused_with_the_expected_form(text: str) -> None:
     with pytest.raises(RefusedError, match=r"TIMESTAMP: write yyyy-mm-dd hh:mm:ss\[\.ffffff\] and"):
         literal_of(text, "TIMESTAMP")
 
@@ -341,10 +341,10 @@ def test_bind_of_a_moment_that_is_none_says_how_one_is_written(text: str) -> Non
         ("SELECT ':`x`', `:x`, :`x` -- :`x`", "SELECT ':`x`', `:x`, 1 -- :`x`"),
     ],
 )
-def test_name_of_a_marker_may_be_quoted(sql: str, bound: str) -> None:
+def test_marker_name_may_be_quoted(sql: str, bound: str) -> None:
     assert bind(sql, named(x=("1", "INT"))) == bound
 
 
-def test_quoted_name_of_a_marker_may_be_any() -> None:
-    odd = (Parameter("a b`c", "1", "INT"),)
-    assert bind("SELECT :`a b``c`", odd) == "SELECT 1"
+def test_quoted_marker_name_may_contain_any_character() -> None:
+    quoted_name = (Parameter("a b`c", "1", "INT"),)
+    assert bind("SELECT :`a b``c`", quoted_name) == "SELECT 1"

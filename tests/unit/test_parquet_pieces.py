@@ -1,4 +1,4 @@
-"""Parquet is read by a process of its own: how that ends, and what is told when it does."""
+"""Tests of reading Parquet in a separate process: how that ends, and the errors reported then."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ KILLER = zlib.decompress(
         "Sfmcb/LCOieSL0Ejv/kBWvsoPg=="
     )
 )
-"""A file of pyarrow's with one byte changed. Of its last word on a column that is in a list it
-makes a C++ exception that nothing catches; pyarrow 26 ends the process by it."""
+"""A file of pyarrow's with one changed byte.
+
+The last read of a column inside a list throws a C++ exception that nothing catches; it ends the
+process of pyarrow 26.
+"""
 
 
 def parquet(table: pa.Table) -> bytes:
@@ -59,9 +62,9 @@ def begun_here() -> list[str]:
 
 
 def world() -> tuple[list[int], list[str]]:
-    """Return the processes that this one began, also those that nobody waited for, and its files.
+    """Return the processes that this one started, also those nobody waited for, and its open files.
 
-    The thread that began one is its parent.
+    The parent of a process is the thread that started it.
     """
     begun = begun_here()
     files = []
@@ -74,7 +77,7 @@ def world() -> tuple[list[int], list[str]]:
 
 
 def spared(pid: int) -> int:
-    """Return how readily the kernel ends this process where memory runs out; 1000: first."""
+    """Return the score by which the kernel kills this process when memory runs out; 1000: first."""
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
@@ -105,7 +108,7 @@ async def spooled(spools: Spools, data: bytes) -> SpooledBody:
         (parquet(pa.table({"n": [1], "x": [2]})), "the table has no column x"),
     ],
 )
-async def test_parquet_that_does_not_fit_or_ends_its_reader_is_refused(
+async def test_parquet_file_that_does_not_fit_or_crashes_its_reader_is_refused(
     spools: Spools, nothing_left: None, data: bytes, told: str
 ) -> None:
     body = await spooled(spools, data)
@@ -115,9 +118,7 @@ async def test_parquet_that_does_not_fit_or_ends_its_reader_is_refused(
     assert raised.value.kind is FailureKind.REFUSED
 
 
-async def test_reader_of_rows_that_nobody_wants_any_more_is_ended(
-    spools: Spools, nothing_left: None
-) -> None:
+async def test_reader_of_abandoned_rows_is_ended(spools: Spools, nothing_left: None) -> None:
     # More than a piece in bytes, so that there is another one to come.
     table = pa.table({"n": range(500), "s": [f"{n:05}" * 4000 for n in range(500)]})
     body = await spooled(spools, parquet(table))
@@ -135,7 +136,7 @@ async def test_reader_of_rows_that_nobody_wants_any_more_is_ended(
     body.release()
 
 
-async def test_bodies_are_fitted_so_many_at_a_time(
+async def test_bodies_are_fitted_up_to_the_limit_at_a_time(
     spools: Spools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     under_way: list[int] = []
@@ -157,7 +158,7 @@ async def test_bodies_are_fitted_so_many_at_a_time(
     ("by", "kind"),
     [(signal.SIGSEGV, FailureKind.REFUSED), (signal.SIGKILL, FailureKind.AVAILABILITY)],
 )
-def test_reader_that_is_ended_from_outside_is_no_word_on_the_rows(
+def test_reader_killed_by_a_signal_raises_an_error_of_the_kind_of_the_signal(
     tmp_path: Path, nothing_left: None, by: signal.Signals, kind: FailureKind
 ) -> None:
     with (tmp_path / "rows").open("w+b") as file:
@@ -175,12 +176,12 @@ def test_reader_that_is_ended_from_outside_is_no_word_on_the_rows(
 
 
 def at_work(pid: int) -> bool:
-    """Whether a process has worked for longer than it takes to begin."""
+    """Return whether a process has worked for longer than its start takes."""
     ticks = sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
     return ticks / os.sysconf("SC_CLK_TCK") > 0.7
 
 
-def test_reader_ends_with_its_haproc_whatever_it_is_at(tmp_path: Path, nothing_left: None) -> None:
+def test_reader_ends_with_its_haproc_during_any_work(tmp_path: Path, nothing_left: None) -> None:
     with (tmp_path / "rows").open("w+b") as file:
         file.write(b"\n" * (192 << 20))  # lines without rows: it is long before the first piece
         file.flush()

@@ -1,4 +1,4 @@
-"""Pieces of a result become parts of a bounded size, none lost and none twice."""
+"""Tests of Parts: pieces of a result become parts of a bounded size, none lost or repeated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def values(part: bytes) -> list[str]:
     st.integers(1, 400),
     st.integers(1, 9),
 )
-def test_parts_hold_all_rows_in_order_and_keep_their_bounds(
+def test_parts_contain_all_rows_in_order_and_keep_their_limits(
     chunks: list[list[str]], bytes_max: int, rows_max: int
 ) -> None:
     parts = Parts(bytes_max, rows_max)
@@ -46,7 +46,7 @@ def test_parts_hold_all_rows_in_order_and_keep_their_bounds(
     assert all(values(part) for part in found[:-1]), "only the last one may be empty"
 
 
-def test_parts_of_a_result_without_rows_are_one_with_its_columns() -> None:
+def test_parts_of_a_result_without_rows_are_one_part_with_its_columns() -> None:
     parts = Parts(100, 100)
     assert list(parts.add_chunk(stream(batch([])))) == []
     rest = parts.rest()
@@ -54,7 +54,7 @@ def test_parts_of_a_result_without_rows_are_one_with_its_columns() -> None:
 
 
 @pytest.mark.parametrize(("bytes_max", "rows_max"), [(8_000, 1_000_000), (1_000_000, 100)])
-def test_parts_cut_a_batch_that_is_too_large(bytes_max: int, rows_max: int) -> None:
+def test_parts_split_a_batch_that_is_too_large(bytes_max: int, rows_max: int) -> None:
     parts = Parts(bytes_max, rows_max)
     whole = batch(["x" * 96] * 1_000)
     found = [*parts.add_chunk(stream(whole)), parts.rest()]

@@ -1,4 +1,4 @@
-"""Large rows pass through memory: few at a time on their way in, none while they wait."""
+"""Tests of large rows in memory: a few at a time on their way in, none while they wait."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def spools(tmp_path: Path) -> Iterator[Spools]:
 
 
 def rows_of(size: int, first: int = 0) -> pa.Table:
-    """Return rows of about so many bytes."""
+    """Return a table of about this many bytes."""
     texts = ["x" * 1000] * (size // 1000)
     return pa.table({"n": range(first, first + len(texts)), "s": texts})
 
@@ -64,7 +64,7 @@ def rows_operation(op_id: str, table: pa.Table) -> Operation:
 
 
 @pytest.mark.parametrize("form", [ARROW, CSV])
-async def test_rows_on_their_way_into_the_log_are_bounded_however_many_bodies_come(
+async def test_rows_on_their_way_into_the_log_are_bounded_for_any_number_of_bodies(
     spools: Spools, form: Form
 ) -> None:
     table = rows_of(PIECE_BYTES)
@@ -87,7 +87,7 @@ async def test_rows_on_their_way_into_the_log_are_bounded_however_many_bodies_co
     assert PIECES * PIECE_BYTES > PASSING_BYTES_MAX, "else it shows nothing"
 
 
-async def test_body_that_passed_or_failed_or_is_released_lets_the_next_one_pass(
+async def test_body_that_passed_failed_or_was_released_lets_the_next_one_pass(
     spools: Spools,
 ) -> None:
     spools.passing = PassingBytes(RECORD_BYTES_MAX)
@@ -106,7 +106,7 @@ async def test_body_that_passed_or_failed_or_is_released_lets_the_next_one_pass(
         await (await spooled(spools, whole)).fit(COLUMNS)
 
 
-async def test_body_of_many_records_keeps_nobody_waiting_while_it_is_looked_at(
+async def test_body_of_many_records_does_not_block_others_while_it_is_checked(
     tmp_path: Path,
 ) -> None:
     spools = Tidy(tmp_path, Limits(operation_bytes_max=1 << 20, staged_bytes_max=1 << 30))
@@ -118,7 +118,7 @@ async def test_body_of_many_records_keeps_nobody_waiting_while_it_is_looked_at(
     spools.tidy()
 
 
-async def test_who_waits_longest_passes_first_and_who_leaves_is_passed_over() -> None:
+async def test_bytes_pass_in_the_order_of_arrival_and_a_cancelled_waiter_is_skipped() -> None:
     passing, order = PassingBytes(10), list[str]()
 
     async def take(name: str, size: int) -> None:
@@ -142,7 +142,7 @@ async def test_who_waits_longest_passes_first_and_who_leaves_is_passed_over() ->
 
 
 class Sent(NullEngine):
-    """Takes what it is given to its end."""
+    """An engine that reads each write to its end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Sent(NullEngine):
         return Applied()
 
 
-async def test_rows_wait_in_the_log_and_reach_the_cluster_whole_and_in_their_order() -> None:
+async def test_rows_stay_in_the_log_and_reach_the_cluster_complete_and_in_order() -> None:
     tables = [rows_of(2 * LEFT_FROM_BYTES, first) for first in (0, 10_000)]
     tables.insert(1, rows_of(5_000, 5_000))
     operations = [rows_operation(f"r{n}", table) for n, table in enumerate(tables)]
@@ -183,7 +183,7 @@ def _values(plans: list[bytes]) -> list[int]:
     return found
 
 
-async def test_plan_of_fetched_rows_is_that_of_all_in_memory() -> None:
+async def test_plan_of_fetched_rows_equals_the_plan_of_rows_in_memory() -> None:
     numbers = random.Random(7)
     for sizes in ([3, 4], [FEW, 1], [5_000, 2, 9_000]):
         streams = [
@@ -214,7 +214,7 @@ def test_only_large_rows_are_left_in_the_log() -> None:
 # -- in the log --------------------------------------------------------------------------------
 
 
-async def test_large_record_is_written_once_beside_small_ones(tmp_path: Path) -> None:
+async def test_large_record_is_written_once_between_small_ones(tmp_path: Path) -> None:
     payloads = [b"a", b"b" * 100_000, b"c", *(b"%d" % n for n in range(200)), b"d" * 70_000]
     log = await open_log(f"sqlite:{tmp_path}/log.db")
     try:

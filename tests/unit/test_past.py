@@ -1,4 +1,4 @@
-"""Where the log ended some time ago: never said to be farther than it was."""
+"""Tests of the log's past ends: since() returns no offset beyond the true end at that time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def seen(*ends: tuple[float, int]) -> Past:
     return past
 
 
-def test_since_first_attempt_is_the_end_known_from_a_margin_ago() -> None:
+def test_since_first_attempt_is_the_end_known_a_margin_ago() -> None:
     past = seen((0, 1), (10, 4), (20, 8))
     assert past.since(0, 20 + MARGIN_S - 0.1, UNIX_MS) == 4
     assert past.since(0, 20 + MARGIN_S, UNIX_MS) == 8
 
 
-def test_since_request_read_right_after_a_freeze_is_the_end_before_it() -> None:
+def test_since_first_attempt_right_after_a_freeze_is_the_end_before_it() -> None:
     past = seen((0, 1), (100, 5), (3700, 9))
     assert past.since(0, 3700.1, UNIX_MS) == 5
 
@@ -33,12 +33,12 @@ def test_since_first_attempt_of_a_young_process_is_the_end_at_its_start() -> Non
     assert seen((100, 7)).since(0, 100.5, UNIX_MS) == 7
 
 
-def test_since_retry_is_as_old_as_it_says() -> None:
+def test_since_retry_is_the_end_at_the_age_that_it_states() -> None:
     past = seen((0, 1), (10, 4), (20, 8))
     assert past.since(5, 20 + MARGIN_S, UNIX_MS) == 4
 
 
-def test_since_retry_older_than_this_process_goes_by_the_records_times() -> None:
+def test_since_retry_older_than_this_process_is_found_by_the_records_times() -> None:
     past = seen((100, 7))
     for offset in range(7):
         past.note(offset, UNIX_MS + 10_000 * offset)
@@ -48,12 +48,12 @@ def test_since_retry_older_than_this_process_goes_by_the_records_times() -> None
     assert past.since(0.5, 101, arrived_ms + 60_000) == 7
 
 
-def test_since_nothing_is_known_is_0() -> None:
+def test_since_without_knowledge_is_0() -> None:
     assert Past(RECORDS).since(0, 5, UNIX_MS) == 0
     assert seen((100, 7)).since(60, 101, UNIX_MS) == 0
 
 
-def test_observe_for_long_remembers_no_more_than_the_window() -> None:
+def test_observe_for_a_long_time_keeps_no_more_than_the_window() -> None:
     past = Past(RECORDS)
     for n in range(1000):
         past.observe(n, n)
@@ -66,12 +66,12 @@ appends = st.lists(st.floats(0, 20), min_size=1, max_size=60)
 
 
 @given(appends, st.floats(0, 100), st.floats(0, 600), st.integers(0, 200), st.floats(0, MARGIN_S))
-def test_since_never_lies_beyond_a_copy_that_was_sent_before(
+def test_since_is_never_beyond_a_copy_that_was_sent_before(
     gaps: list[float], started_s: float, sent_s: float, wait_s: int, transit_s: float
 ) -> None:
-    """A log is written to; a process is started, sees its end once a second, and is sent a retry.
+    """A log is written; a process starts, observes its end once a second, and receives a retry.
 
-    The retry says how old it is, but not how long it was on its way.
+    The retry states its age, but not the time that it was in transit.
     """
     past, now_s, times = Past(RECORDS), 0.0, []
     for gap_s in gaps:

@@ -1,4 +1,4 @@
-"""Regular expressions mean the same in every Python that is supported."""
+"""Tests that regular expressions mean the same in every supported Python."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from tests.unit.test_layering import ROOT, modules
 
 POSSESSIVE_GROUP = re.compile(r"\)[*+?]\+")
-"""Python before 3.11.5, such as Debian's own, gets these wrong: a cut of CSV never ended."""
+"""Python before 3.11.5, such as Debian's, runs these wrongly: cutting a CSV never ended."""
 
 
-def test_groups_are_atomic_and_not_possessive() -> None:
+def test_regular_expressions_use_no_possessive_groups() -> None:
     found = [
         str(path.relative_to(ROOT))
         for path in modules()

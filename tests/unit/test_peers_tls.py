@@ -1,4 +1,4 @@
-"""HAProcs that speak TLS with each other: heartbeats and requests, and whom they refuse."""
+"""Tests of TLS between HAProcs: heartbeats, requests, and refused peers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REQUIRED = ClientCertificates.REQUIRED
 
 
 def seen_by_b(folder: Path, rig: Rig, tls: Tls) -> Config:
-    """Return the configuration of b, whose peer a is at the door."""
+    """Return the configuration of b, whose peer a is at the rig's door."""
     config = make_config(folder)
     a = dataclasses.replace(config.clusters[0], peer=Address("127.0.0.1", rig.listener.port))
     clusters = (a, config.clusters[1])
@@ -36,13 +36,13 @@ def seen_by_b(folder: Path, rig: Rig, tls: Tls) -> Config:
 
 
 async def asked(config: Config, certificates: Certificates | None) -> None:
-    """Ask the peer for its status; raises PeerUnavailableError."""
+    """Ask the peer for its status; raise PeerUnavailableError."""
     async with contextlib.aclosing(PeerDoors(config, "b", certificates)) as doors:
         assert await HttpPeers(doors).status("a", 5.0)
 
 
 @LOOPS
-def test_heartbeats_and_requests_go_over_tls_with_certificates_of_both_sides(
+def test_heartbeats_and_requests_use_tls_with_certificates_of_both_sides(
     tmp_path: Path, run: Loop
 ) -> None:
     async def both() -> None:
@@ -70,7 +70,7 @@ def test_heartbeats_and_requests_go_over_tls_with_certificates_of_both_sides(
         ("plain", "WRONG_VERSION_NUMBER"),
     ],
 )
-def test_peer_whose_certificate_is_wrong_gets_no_heartbeats_and_is_told_once(
+def test_peer_with_a_wrong_certificate_gets_no_heartbeats_and_is_logged_once(
     tmp_path: Path, run: Loop, caplog: pytest.LogCaptureFixture, of_peer: str, why: str
 ) -> None:
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
@@ -99,7 +99,7 @@ def test_peer_whose_certificate_is_wrong_gets_no_heartbeats_and_is_told_once(
 
 @LOOPS
 @pytest.mark.parametrize("shown", ["stranger", "none"])
-def test_haproc_without_the_rings_certificate_is_refused_and_told(
+def test_haproc_without_the_rings_certificate_is_refused_and_logged(
     tmp_path: Path, run: Loop, caplog: pytest.LogCaptureFixture, shown: str
 ) -> None:
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
@@ -122,7 +122,7 @@ def test_haproc_without_the_rings_certificate_is_refused_and_told(
     run(refused())
 
 
-async def test_commands_ask_with_the_rings_certificate_and_say_which_is_refused(
+async def test_commands_use_the_rings_certificate_and_report_a_refused_one(
     tmp_path: Path,
 ) -> None:
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
@@ -138,7 +138,7 @@ async def test_commands_ask_with_the_rings_certificate_and_say_which_is_refused(
         assert found.startswith(f"no answer from {rig.url}: no TLS: self-signed certificate")
 
 
-async def test_lines_to_peers_use_certificates_that_were_read_again(tmp_path: Path) -> None:
+async def test_links_to_peers_use_reloaded_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     ca = tmp_path / "ring-ca.pem"
     ca.write_bytes(authority.file.read_bytes())

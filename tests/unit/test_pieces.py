@@ -41,7 +41,7 @@ def limit(kinds: tuple[str, ...], rows_max: int = 10**9) -> Any:
 
 
 @given(st.lists(st.integers(1, 3 * ANSWER_BYTES_MAX), max_size=12))
-def test_files_are_read_together_as_far_as_a_driver_bears_them(sizes: list[int]) -> None:
+def test_files_are_read_together_up_to_the_answer_limit(sizes: list[int]) -> None:
     files = [StagingFile(f"f{at}", size) for at, size in enumerate(sizes)]
     size_of = {file.name: file.size_bytes for file in files}
     read: list[str] = []
@@ -73,14 +73,14 @@ def test_table_without_files_is_one_piece_without_rows() -> None:
     assert rows_of("t", 2, RowsPiece(())).sql == "SELECT c1, c2 FROM t WHERE false"
 
 
-def test_piece_of_a_file_is_told_by_the_numbers_of_its_rows() -> None:
+def test_piece_of_a_file_is_selected_by_its_row_numbers() -> None:
     assert rows_of("t", 1, RowsPiece(("f",), 3, 7)).sql == (
         "SELECT c1 FROM t WHERE _metadata.file_name IN ('f')"
         " AND _metadata.row_index >= 3 AND _metadata.row_index < 7"
     )
 
 
-def test_attempt_on_rows_of_one_width_is_bounded_by_rows_alone() -> None:
+def test_attempt_on_rows_of_fixed_width_is_bounded_by_rows_only() -> None:
     asked = limit(("long", "double"))
     assert asked.limit - 1 == ANSWER_BYTES_MAX // 32
     assert limit(("long",), 2).limit == 3
@@ -89,7 +89,7 @@ def test_attempt_on_rows_of_one_width_is_bounded_by_rows_alone() -> None:
     assert wide.expression_string.expression == "NOT (true) AS wide"
 
 
-def test_attempt_on_rows_of_any_width_leaves_out_what_is_too_wide() -> None:
+def test_attempt_on_rows_of_variable_width_leaves_out_values_that_are_too_wide() -> None:
     asked = limit(("long", "string", "variant"))
     assert asked.limit - 1 == ATTEMPT_ROWS_MAX
     room = ANSWER_BYTES_MAX // ATTEMPT_ROWS_MAX - 8
@@ -104,7 +104,7 @@ def test_attempt_on_very_many_columns_is_for_few_rows() -> None:
     assert (asked.limit - 1) * 16 * 5000 <= ANSWER_BYTES_MAX
 
 
-def test_types_that_no_table_holds_are_found_at_any_depth() -> None:
+def test_types_that_no_table_can_hold_are_found_at_any_depth() -> None:
     kind = protos.data_types.DataType()
     inner = kind.struct.fields.add(name="a").data_type.array.element_type.struct
     inner.fields.add(name="b").data_type.long.SetInParent()

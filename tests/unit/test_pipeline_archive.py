@@ -1,4 +1,4 @@
-"""What the archive's program writes, however it is interrupted."""
+"""Tests of the archive program: what it writes, with any interruption."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from haproc.replicate.archive.columns import SCHEMA
 
 
 class Killed(Exception):
-    """The program ends here."""
+    """Ends the program here."""
 
 
 class Table(Operations):
-    """The table, in memory. ``dies``: before or after the so-manieth write."""
+    """The table, in memory. ``dies``: the number of the merge after which the program is killed."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -59,14 +59,14 @@ class Log:
         start = max(asked, self.start)
         found = [offset for offset in self.operations if offset >= start]
         end = found[rows] if len(found) > rows else self.end
-        told = [{"offset": offset, "kind": "insert"} for offset in found[:rows]]
+        operation_rows = [{"offset": offset, "kind": "insert"} for offset in found[:rows]]
         headers["HAProc-Operations-Start"] = str(start)
         headers["HAProc-Operations-End"] = str(max(end, start))
         headers["HAProc-Applied-To"] = str(self.end)
-        return HttpAnswer(stream_of(pa.Table.from_pylist(told, schema=SCHEMA)), headers)  # type: ignore[arg-type]
+        return HttpAnswer(stream_of(pa.Table.from_pylist(operation_rows, schema=SCHEMA)), headers)  # type: ignore[arg-type]
 
 
-def test_archive_has_each_operation_once_wherever_it_is_killed() -> None:
+def test_archive_has_each_operation_once_after_a_kill_at_any_merge() -> None:
     operations = (0, 1, 4, 5, 9, 10, 11)
     for dies in range(1, 6):
         table, log = Table(), Log(*operations, end=14)
@@ -89,7 +89,7 @@ def test_archive_of_an_idle_ring_writes_nothing() -> None:
     assert table.merges == merges
 
 
-def test_archive_that_passes_over_much_says_once_where_it_is() -> None:
+def test_archive_that_passes_over_many_records_stores_its_position_once() -> None:
     table, log = Table(), Log(0, end=3 * PASSED_MAX)
     archive(table, log)
     archive(table, log)
@@ -100,7 +100,7 @@ def test_archive_that_passes_over_much_says_once_where_it_is() -> None:
     ]
 
 
-def test_archive_of_a_log_that_was_trimmed_says_what_is_missing(
+def test_archive_of_a_trimmed_log_reports_the_missing_offsets(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     table, log = Table(), Log(0, 1, 8, end=9)
@@ -111,6 +111,6 @@ def test_archive_of_a_log_that_was_trimmed_says_what_is_missing(
     assert "offsets 2 to 4 are not in the log any more" in capsys.readouterr().out
 
 
-def test_token_of_a_job_is_that_of_its_spark_url() -> None:
+def test_token_of_a_job_is_read_from_its_spark_url() -> None:
     assert token_in("sc://localhost:15002/;use_ssl=true;token=a%2Bb;user_id=x") == "a+b"
     assert token_in("sc://localhost:15002") == ""

@@ -1,4 +1,4 @@
-"""What the pipeline's programs keep and ask for."""
+"""Tests of the tables and queries of the pipeline's programs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.readings.classified import classified
 
 
 @pytest.mark.parametrize("by", BY)
-def test_report_is_a_query_of_one_table(by: str) -> None:
+def test_usage_report_is_a_query_of_the_usage_table(by: str) -> None:
     found = classified(query(by, 24))
     assert found.kind is Kind.SELECT and f"FROM {tables.USAGE}" in found.sql
 
 
-def test_usage_is_a_query_of_the_archive() -> None:
+def test_usage_is_computed_by_a_query_of_the_archive() -> None:
     span = Span(datetime(2026, 1, 1, 10, tzinfo=UTC), 17)
     found = classified(summed(span))
     assert found.kind is Kind.SELECT and f"FROM {tables.OPERATIONS}" in found.sql
@@ -35,13 +35,15 @@ def test_usage_is_a_query_of_the_archive() -> None:
         (tables.CREATE_VERIFICATIONS, tables.VERIFICATIONS),
     ],
 )
-def test_tables_of_the_pipeline_are_those_that_the_archive_leaves_out(sql: str, table: str) -> None:
+def test_tables_of_the_pipeline_are_in_the_schema_that_the_archive_leaves_out(
+    sql: str, table: str
+) -> None:
     found = classified(sql)
     assert found.writes == {table}
     assert table.startswith(OWN_SCHEMA_PREFIX)
 
 
-def test_verification_is_a_row_for_each_cluster_and_for_each_table_on_it() -> None:
+def test_verification_is_stored_as_a_row_per_cluster_and_per_table_on_it() -> None:
     found = {
         "marker": 7,
         "complete": True,

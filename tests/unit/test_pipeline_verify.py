@@ -1,4 +1,4 @@
-"""The program that verifies waits for clusters that read, and for no longer than it may."""
+"""Tests of the verification program: it waits for clusters that read, up to its time limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def found(complete: bool, **clusters: dict[str, str]) -> dict[str, Any]:
 
 
 class Ring(ClientDoors):
-    """Client doors that answer so, one after another; the last one again and again."""
+    """Client doors that return these answers, one after another; the last one repeats."""
 
     def __init__(self, *answers: dict[str, Any] | RingError) -> None:
         super().__init__(["a", "b"])
@@ -51,13 +51,13 @@ class Ring(ClientDoors):
         return verified(self, wait_s, lambda: self.now, self.pause)
 
 
-def test_verification_is_waited_for_until_it_is_complete() -> None:
+def test_verification_is_awaited_until_it_is_complete() -> None:
     asked = Ring(found(False, a=EQUAL, b=SILENT), found(True, a=EQUAL, b=EQUAL))
     assert equal(asked.verified(60))
     assert asked.asked == [PATH, f"{PATH}/7", f"{PATH}/7"] and asked.now == POLL_S
 
 
-def test_cluster_that_never_answers_is_waited_for_no_longer_than_said() -> None:
+def test_cluster_that_never_answers_is_awaited_up_to_the_time_limit() -> None:
     asked = Ring(found(False, a=EQUAL, b=SILENT))
     came_to = asked.verified(60)
     assert asked.now == 60 and not equal(came_to)
@@ -66,12 +66,12 @@ def test_cluster_that_never_answers_is_waited_for_no_longer_than_said() -> None:
     )
 
 
-def test_haproc_that_has_not_read_the_marker_is_passed_over() -> None:
+def test_haproc_that_has_not_read_the_marker_is_skipped() -> None:
     asked = Ring(RingError("no verification", 404), found(True, a=EQUAL))
     assert equal(asked.verified(60)) and asked.at == 1
 
 
-def test_marker_that_nobody_reads_is_an_error_within_the_time() -> None:
+def test_marker_that_no_haproc_reads_is_an_error_at_the_time_limit() -> None:
     asked = Ring(RingError("no verification", 404))
     with pytest.raises(RingError, match="no HAProc has read the marker"):
         asked.verified(60)
@@ -79,7 +79,7 @@ def test_marker_that_nobody_reads_is_an_error_within_the_time() -> None:
 
 
 @pytest.mark.parametrize("status", [401, None])
-def test_refusal_ends_it(status: int | None) -> None:
+def test_refusal_ends_the_wait_at_once(status: int | None) -> None:
     asked = Ring(RingError("refused", status))
     with pytest.raises(RingError, match="refused"):
         asked.verified(60)
@@ -95,7 +95,7 @@ def test_refusal_ends_it(status: int | None) -> None:
         (RingError("refused", 401), 1),
     ],
 )
-def test_exit_code_tells_whether_all_are_equal(
+def test_exit_code_shows_whether_all_clusters_are_equal(
     monkeypatch: pytest.MonkeyPatch, came_to: dict[str, Any] | RingError, code: int
 ) -> None:
     kept: list[Any] = []
@@ -108,7 +108,7 @@ def test_exit_code_tells_whether_all_are_equal(
     assert kept == ([] if code == 1 else [came_to])
 
 
-async def test_haproc_that_never_answers_is_passed_over(tmp_path: Path) -> None:
+async def test_haproc_that_never_answers_is_skipped(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent_url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         async with door(tmp_path, archives="anonymous") as rig:

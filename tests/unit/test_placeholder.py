@@ -49,7 +49,7 @@ def parsed(plan: bytes) -> Any:
     return protos.base.Plan.FromString(plan)
 
 
-def test_sql_with_rows_reads_them_under_the_names_of_its_query() -> None:
+def test_sql_with_rows_reads_them_under_the_column_names_of_its_query() -> None:
     plan = parsed(
         sql_with_rows("INSERT INTO t (a) -- so", schema(("a `b`", long()), ("c", long())))
     )
@@ -61,12 +61,12 @@ def test_sql_with_rows_reads_them_under_the_names_of_its_query() -> None:
 
 
 @pytest.mark.parametrize("name", ["haproc_rows", "`haproc_rows`", "s.HAPROC_ROWS"])
-def test_sql_with_rows_hides_no_table_of_the_statement(name: str) -> None:
+def test_sql_with_rows_uses_a_name_that_hides_no_table_of_the_statement(name: str) -> None:
     statement = parsed(sql_with_rows(f"INSERT INTO {name} ", schema(("a", long())))).root
     assert statement.with_relations.references[0].subquery_alias.alias == "haproc_rows_"
 
 
-def test_with_rows_fills_the_hole_wherever_it_is() -> None:
+def test_with_rows_replaces_the_placeholder_inside_a_plan() -> None:
     plan = parsed(with_rows(sql_with_rows("INSERT INTO t ", schema(("a", long()))), b"rows"))
     source = plan.root.with_relations.references[0].subquery_alias.input.project.input.to_df
     assert source.input.local_relation.data == b"rows"
@@ -74,7 +74,7 @@ def test_with_rows_fills_the_hole_wherever_it_is() -> None:
     assert PLACEHOLDER.encode() not in plan.SerializeToString()
 
 
-def test_with_table_reads_it_in_the_place_of_the_rows() -> None:
+def test_with_table_reads_the_table_in_place_of_the_rows() -> None:
     template = protos.base.Plan()
     template.command.write_operation_v2.table_name = "t"
     template.command.write_operation_v2.input.CopyFrom(placeholder())
@@ -93,19 +93,19 @@ def test_query_that_reads_a_checkpoint_rests_on_a_handle() -> None:
     assert parsed(plan_of_query(relation.SerializeToString())).root == relation
 
 
-def test_plan_without_a_hole_is_not_filled() -> None:
+def test_with_rows_of_a_plan_without_a_placeholder_raises_an_error() -> None:
     plan = protos.base.Plan()
     plan.root.sql.query = "SELECT 1"
     with pytest.raises(ValueError, match="not enough values"):
         with_rows(plan.SerializeToString(), b"rows")
 
 
-def test_restored_columns_keep_what_char_and_varchar_are_known_by() -> None:
+def test_restored_columns_keep_the_metadata_of_char_and_varchar() -> None:
     alias = restored(varchar(), ["v"]).project.expressions[0].alias
     assert alias.metadata == VARCHAR
 
 
-def test_restored_types_allow_nulls_everywhere() -> None:
+def test_restored_types_allow_nulls_at_any_depth() -> None:
     inner = Kind()
     inner.struct.fields.add(name="x", nullable=False).data_type.CopyFrom(long())
     kind = Kind()

@@ -1,4 +1,4 @@
-"""The class of plans: their names completed, their texts classified, by operators' rules."""
+"""Tests of the class of plans: names completed, texts classified, operators' rules applied."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def classified(program: Program, rules: Rules | None = None, *, there: bool = Fa
     return classify_plan(reading, CONTEXT, rules or Rules.builtin(), parsed=parsed, there=there)
 
 
-def test_classify_plan_of_a_query_completes_what_it_names_itself() -> None:
+def test_query_plan_has_its_own_table_names_completed() -> None:
     found = classified(
         lambda s: (
             s.table("A")
@@ -38,7 +38,7 @@ def test_classify_plan_of_a_query_completes_what_it_names_itself() -> None:
     assert found.reads == {"spark_catalog.here.a"}
 
 
-def test_classify_plan_of_a_save_is_synchronous_unless_it_appends_to_what_is_there() -> None:
+def test_save_plan_is_synchronous_unless_it_appends_to_an_existing_table() -> None:
     def program(s: Any) -> Any:
         return s.table("a").write.mode("append").saveAsTable("t")
 
@@ -48,7 +48,7 @@ def test_classify_plan_of_a_save_is_synchronous_unless_it_appends_to_what_is_the
     assert found.writes == {"spark_catalog.here.t"}
 
 
-def test_classify_plan_of_a_text_tells_what_its_dataframes_name() -> None:
+def test_plan_of_a_text_includes_the_tables_of_its_dataframes() -> None:
     found = classified(lambda s: s.sql("insert into t select * from {df}", df=s.table("x.y")))
     assert (found.kind, found.writes) == (Kind.INSERT, {"spark_catalog.here.t"})
     assert found.reads == {"spark_catalog.x.y"}
@@ -71,16 +71,16 @@ def test_classify_plan_of_a_text_tells_what_its_dataframes_name() -> None:
         (lambda s: s.catalog.createTable("t", path="/x"), ErrorClass.PATH),
     ],
 )
-def test_classify_plan_that_may_not_run_is_refused(program: Program, error_class: str) -> None:
+def test_plan_that_must_not_run_is_refused(program: Program, error_class: str) -> None:
     assert refused(classified, program) == error_class
 
 
-def test_classify_plan_of_files_that_the_operator_allows_is_a_query() -> None:
+def test_plan_of_files_that_the_operator_allows_is_a_query() -> None:
     rules = Rules(paths=Paths(("/data",)))
     assert classified(lambda s: s.read.parquet("/data/x").collect(), rules).kind is Kind.SELECT
 
 
-def test_rule_that_refuses_a_table_is_left_open_until_spark_has_read_the_plan() -> None:
+def test_rule_that_refuses_a_table_stays_open_until_spark_has_read_the_plan() -> None:
     rules = parse_rules("rules: [{table: '*.secret', refuse: 'no'}]")
     for program in (
         lambda s: s.table("secret").collect(),
@@ -95,7 +95,7 @@ def test_rule_that_refuses_a_table_is_left_open_until_spark_has_read_the_plan() 
     assert not classified(lambda s: s.table("t").collect()).rules
 
 
-def test_no_rule_can_make_a_plan_that_writes_a_query() -> None:
+def test_rule_cannot_make_a_query_of_a_plan_that_writes() -> None:
     for chosen in (OperationClass.QUERY, OperationClass.SESSION):
         rules = Rules((Rule("any", chosen, kinds=frozenset(Kind)),))
         assert (
@@ -104,6 +104,6 @@ def test_no_rule_can_make_a_plan_that_writes_a_query() -> None:
         )
 
 
-def test_rule_that_has_queries_run_as_writes_refuses_those_of_plans() -> None:
+def test_rule_that_makes_queries_synchronous_refuses_queries_of_plans() -> None:
     rules = Rules((Rule("all", OperationClass.SYNCHRONOUS, kinds=frozenset({Kind.SELECT})),))
     assert refused(classified, lambda s: s.range(1).collect(), rules) == ErrorClass.REFUSED_BY_RULE

@@ -1,4 +1,4 @@
-"""What the readings of plans that write hide, and the parts of such plans."""
+"""Tests of the hidden content of plans that write, and of the parts of such plans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.recorded_plans import Program, recorded, session
 
 
 def of_input(program: Program) -> tuple[str, ...]:
-    """Return what the reading hides of a plan that appends what a program makes of a table."""
+    """Return the reasons hidden from the reading of an append of a table changed by the program."""
     return hidden_of(recorded(lambda s: program(s.table("t")).writeTo("w").append()))[0]
 
 
@@ -40,7 +40,7 @@ def of_input(program: Program) -> tuple[str, ...]:
         lambda t: t.select(F.expr("IDENTIFIER('rand')()"), F.expr("current_date")),
     ],
 )
-def test_what_the_reading_shows_is_not_asked_of_the_plan(program: Program) -> None:
+def test_expression_that_the_reading_shows_is_no_hidden_reason(program: Program) -> None:
     assert of_input(program) == ()
 
 
@@ -62,18 +62,18 @@ def test_what_the_reading_shows_is_not_asked_of_the_plan(program: Program) -> No
         (lambda t: t.filter("a > ${spark.a}"), "in place of ${…}"),
     ],
 )
-def test_what_spark_computes_while_it_reads_is_found_in_the_plan(
+def test_value_that_spark_computes_during_analysis_is_a_hidden_reason(
     program: Program, says: str
 ) -> None:
     assert any(says in reason for reason in of_input(program))
 
 
-def test_plan_that_reads_with_options_may_choose_a_version() -> None:
+def test_plan_that_reads_with_options_has_a_hidden_reason() -> None:
     plan = recorded(lambda s: s.read.option("versionAsOf", "1").table("t").write.saveAsTable("w"))
     assert hidden_of(plan)[0]
 
 
-def test_what_is_hidden_beside_the_rows_is_told_apart() -> None:
+def test_hidden_reasons_of_the_rows_and_beside_the_rows_are_separate() -> None:
     for condition in ("d = DATE 'now'", "a IN (SELECT * FROM VALUES (now()))"):
 
         def program(s: Any, condition: str = condition) -> Any:
@@ -88,14 +88,14 @@ def test_what_is_hidden_beside_the_rows_is_told_apart() -> None:
     assert hidden_of(plan) == ((), ())  # the questions show it
 
 
-def test_what_is_computed_beside_the_rows_where_no_question_shows_it_is_a_reason() -> None:
+def test_value_computed_beside_the_rows_without_a_question_is_a_hidden_reason() -> None:
     plan = recorded(
         lambda s: s.table("t").writeTo("w").partitionedBy(F.partitioning.years("d")).create()
     )
     assert hidden_of(plan)[1]
 
 
-def test_arguments_that_are_no_literals_may_compute_a_name() -> None:
+def test_argument_that_is_no_literal_is_a_hidden_reason_as_it_may_compute_a_name() -> None:
     text = "SELECT * FROM IDENTIFIER(:n)"
     for argument, is_hidden in ((F.lit("t"), False), (F.concat(F.lit("t"), F.user()), True)):
         relation = protos.relations.Relation()
@@ -104,7 +104,7 @@ def test_arguments_that_are_no_literals_may_compute_a_name() -> None:
         assert bool(frames.hidden_in(relation)) is is_hidden
 
 
-def test_range_of_what_is_computed_is_found_in_the_plan() -> None:
+def test_range_of_a_computed_value_is_a_hidden_reason() -> None:
     for argument, is_hidden in ((F.lit(5), False), (F.unix_timestamp(), True)):
         relation = protos.relations.Relation()
         called = relation.unresolved_table_valued_function
@@ -113,13 +113,13 @@ def test_range_of_what_is_computed_is_found_in_the_plan() -> None:
         assert bool(frames.hidden_in(relation)) is is_hidden
 
 
-def test_text_of_many_rows_is_not_gone_through_for_each() -> None:
+def test_text_with_very_many_subqueries_is_a_hidden_reason() -> None:
     text = "a IN (SELECT id FROM range(1))"
     assert of_input(lambda t: t.filter(" OR ".join([text] * 9))) == ()
     assert of_input(lambda t: t.filter(" OR ".join([text] * 99)))
 
 
-def test_every_relation_that_there_is_is_judged() -> None:
+def test_relations_known_to_the_reading_are_all_judged() -> None:
     known = {*relations.READING, *relations.USER_CODE, *relations.NAMED, "sql"}
     of_words = {"transpose", "summary", "describe", "cov", "corr"}
     assert known <= {*frames.SHOWN, *frames._WORDS, *of_words}
@@ -170,7 +170,7 @@ def test_input_of_a_plan_without_rows_is_none() -> None:
 
 
 def sent(rows: int) -> tuple[Any, dict[str, bytes], pa.Table]:
-    """Return a plan that writes as many rows, the artifacts that its client sent, and the rows."""
+    """Return a plan that writes so many rows, the artifacts of its client, and the rows."""
     spark, channel = session()
     table = pa.table({"a": list(range(rows)), "b": ["x" * 90] * rows})
     spark.createDataFrame(table).writeTo("w").append()
@@ -189,7 +189,7 @@ def sent(rows: int) -> tuple[Any, dict[str, bytes], pa.Table]:
     return plan, blobs, table
 
 
-def test_rows_that_were_sent_before_are_put_into_the_plan() -> None:
+def test_rows_sent_before_their_plan_are_put_into_it() -> None:
     plan, blobs, table = sent(25_000)
     reading = read_plan(plan)
     assert reading.blobs
@@ -226,7 +226,7 @@ def test_rows_in_several_parts_become_one_stream_with_their_schema() -> None:
     assert input_of(inlined(plan, {"whole": local.SerializeToString()})).local_relation == local
 
 
-def test_rows_in_the_source_of_a_delta_merge_are_put_into_it() -> None:
+def test_rows_sent_for_the_source_of_a_delta_merge_are_put_into_it() -> None:
     plan = merged()
     source = input_of(plan)
     source.cached_local_relation.hash = "h"

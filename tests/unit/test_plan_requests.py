@@ -1,4 +1,4 @@
-"""What AnalyzePlan asks for."""
+"""Tests of AnalyzePlan requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def asked(kind: str, relation: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", sorted(commands.EXPLAINED))
-def test_read_analysis_of_what_writes_is_refused_whatever_is_asked(kind: str) -> None:
+def test_read_analysis_of_a_plan_that_writes_is_refused_for_every_kind_of_question(
+    kind: str,
+) -> None:
     dropped = recorded(lambda s: s.catalog.dropTable("t")).root
     nested = protos.relations.Relation()
     nested.limit.input.CopyFrom(dropped)
@@ -43,14 +45,14 @@ def test_read_analysis_of_what_writes_is_refused_whatever_is_asked(kind: str) ->
 
 
 @pytest.mark.parametrize("kind", sorted(commands.EXPLAINED))
-def test_read_analysis_of_a_query_tells_what_it_reads(kind: str) -> None:
+def test_read_analysis_of_a_query_returns_the_names_that_it_reads(kind: str) -> None:
     reading = read_analysis(asked(kind, recorded(lambda s: s.table("a.b").collect()).root))
     assert (reading.does, reading.names) == (Does.QUERIES, {("a", "b")})
     assert reading.kind is (Kind.CACHE if kind in ("persist", "unpersist") else Kind.EXPLAIN)
 
 
 @pytest.mark.parametrize("kind", sorted(commands.PLAIN))
-def test_read_analysis_of_no_plan_queries(kind: str) -> None:
+def test_read_analysis_without_a_plan_is_a_query(kind: str) -> None:
     assert read_analysis(asked(kind, None)).does is Does.QUERIES
 
 
@@ -60,12 +62,12 @@ def test_read_analysis_of_a_command_is_refused() -> None:
     assert refused(read_analysis, request) == ErrorClass.NESTED_WRITE
 
 
-def test_every_question_that_there_is_is_decided_about() -> None:
+def test_questions_of_the_protocol_are_all_classified() -> None:
     questions = protos.base.AnalyzePlanRequest.DESCRIPTOR.oneofs_by_name["analyze"].fields
     assert {each.name for each in questions} == {*commands.EXPLAINED, *commands.PLAIN}
 
 
-def test_dataframe_that_create_table_gave_means_its_table() -> None:
+def test_dataframe_returned_by_create_table_is_replaced_by_a_read_of_its_table() -> None:
     made = recorded(lambda s: s.catalog.createTable("a.t", source="delta")).root
     below = recorded(lambda s: s.table("x").filter("id > 1").collect()).root
     below.filter.input.CopyFrom(made)
@@ -79,7 +81,7 @@ def test_dataframe_that_create_table_gave_means_its_table() -> None:
         assert table.read.named_table.unparsed_identifier == "a.t"
 
 
-def test_execution_over_what_create_table_gave_reads_its_table() -> None:
+def test_execution_over_a_dataframe_of_create_table_reads_its_table() -> None:
     plan = recorded(lambda s: s.table("x").filter("id > 1").collect())
     made = recorded(lambda s: s.catalog.createTable("a.t", source="delta"))
     plan.root.filter.input.CopyFrom(made.root)

@@ -1,4 +1,4 @@
-"""Queries whose texts are written so that a look at their bytes could miss what they hold."""
+"""Tests of queries whose text is written so that a search of its bytes could miss a keyword."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from haproc.classify.plans.expressions import _LETTERS
         "ıdentıfıer('ref' || 'lect')('java.lang.System', 'getenv', 'HOME')",
     ],
 )
-def test_keyword_in_letters_that_spark_takes_for_others_is_not_missed(text: str) -> None:
+def test_keyword_in_letters_that_spark_folds_to_ascii_is_found(text: str) -> None:
     plan = protos.base.Plan()
     plan.root.project.input.range.end = 1
     plan.root.project.expressions.add().expression_string.expression = text
     assert read_plan(plan).expressions == (text,)
 
 
-def test_letters_that_become_others_are_all_there_are() -> None:
+def test_letters_that_fold_to_ascii_are_all_listed() -> None:
     found = {
         (each.encode(), each.upper().lower().encode())
         for each in map(chr, range(128, sys.maxunicode + 1))

@@ -1,4 +1,4 @@
-"""The tables of what plans hold: complete, and closed wherever something stands."""
+"""Tests of the tables of messages in plans: they are complete, and reject unknown content."""
 
 from __future__ import annotations
 
@@ -38,38 +38,38 @@ def members(kind: Any, choice: str) -> set[str]:
     return {each.name for each in kind.DESCRIPTOR.oneofs_by_name[choice].fields}
 
 
-def test_fields_of_plans_are_those_that_were_decided_about() -> None:
+def test_fields_of_plans_equal_the_reviewed_list() -> None:
     assert fields() == GOLDEN.read_text(), (
         "Spark Connect's messages are others: decide about the new fields in "
         "haproc/classify/plans, then run python -m tests.unit.plan_fields"
     )
 
 
-def test_every_relation_that_there_is_is_decided_about() -> None:
+def test_relations_of_the_protocol_are_all_classified() -> None:
     known = {*relations.READING, *relations.USER_CODE, *relations.REFUSED, *relations.NAMED, "sql"}
     assert members(protos.relations.Relation, "rel_type") == known
 
 
-def test_every_command_that_there_is_is_decided_about() -> None:
+def test_commands_of_the_protocol_are_all_classified() -> None:
     known = {*commands.NAMED, *commands.REFUSED}
     assert members(protos.commands.Command, "command_type") == known
     assert not set(commands.NAMED) & set(commands.REFUSED)
 
 
-def test_every_call_of_the_catalog_that_there_is_is_decided_about() -> None:
+def test_catalog_calls_of_the_protocol_are_all_classified() -> None:
     known = {*catalog.READING, *catalog.NAMED}
     assert set(protos.catalog.Catalog.DESCRIPTOR.fields_by_name) == known
     assert not catalog.READING & set(catalog.NAMED)
 
 
-def test_every_expression_that_there_is_is_decided_about() -> None:
-    told = {"unresolved_function", "call_function", "expression_string", "extension"}
+def test_expressions_of_the_protocol_are_all_classified() -> None:
+    naming = {"unresolved_function", "call_function", "expression_string", "extension"}
     code = {"common_inline_user_defined_function", "typed_aggregate_expression"}
-    known = {*expressions.COMPUTING, *told, *code}
+    known = {*expressions.COMPUTING, *naming, *code}
     assert members(protos.expressions.Expression, "expr_type") == known
 
 
-def test_every_command_for_models_that_there_is_is_decided_about() -> None:
+def test_model_commands_of_the_protocol_are_all_classified() -> None:
     commands_of = protos.commands.Command.DESCRIPTOR.fields_by_name["ml_command"].message_type
     names = {each.name for each in commands_of.oneofs_by_name["command"].fields}
     assert names == {*relations.HOLDING, *relations.FILES}
@@ -79,7 +79,7 @@ def test_every_command_for_models_that_there_is_is_decided_about() -> None:
 
 
 def bears(descriptor: Any, seen: frozenset[str] = frozenset()) -> bool:
-    """Whether a relation may stand in such a message; told without the code that is tested."""
+    """Return whether a message can contain a relation; independent of the code under test."""
     if descriptor.full_name == RELATION:
         return True
     if descriptor.full_name in seen:
@@ -136,7 +136,7 @@ WRITES: list[Callable[[Any], None]] = [
 
 
 def _grown(draw: Any, message: Any, steps: int) -> Any:
-    """Go down from a message through fields that may hold relations; return where it ends."""
+    """Descend from a message through fields that may hold relations; return the last message."""
     while True:
         is_relation = message.DESCRIPTOR.full_name == RELATION
         if is_relation and steps <= 0:
@@ -160,7 +160,7 @@ def plans_that_write(draw: Any) -> Any:
 
 @settings(max_examples=500, deadline=None)
 @given(plans_that_write())
-def test_plan_with_a_write_inside_is_never_run(plan: Any) -> None:
+def test_plan_with_a_write_inside_is_always_refused(plan: Any) -> None:
     with pytest.raises(RefusedError):
         classify_plan(read_plan(plan), Context(), Rules.builtin())
     if plan.WhichOneof("op_type") == "root":
@@ -178,8 +178,8 @@ READABLE = sorted(
 
 
 @pytest.mark.parametrize("kind", READABLE)
-def test_relation_that_only_computes_is_read_wherever_it_stands(kind: str) -> None:
-    """The property above doesn't hold because nothing is ever read."""
+def test_relation_that_only_computes_is_read_inside_another(kind: str) -> None:
+    """Without this, the property above could hold because no plan is ever accepted."""
     plan = protos.base.Plan()
     message = getattr(plan.root.limit.input, kind)
     for field in message.DESCRIPTOR.fields:
@@ -202,7 +202,7 @@ def compressed(plan: Any) -> Any:
     return packed
 
 
-def test_compressed_plan_is_read_as_what_it_was() -> None:
+def test_compressed_plan_is_read_like_the_original() -> None:
     for program in (
         lambda s: s.table("a.b").collect(),
         lambda s: s.table("a.b").write.saveAsTable("t"),
@@ -212,7 +212,7 @@ def test_compressed_plan_is_read_as_what_it_was() -> None:
         assert read_plan(compressed(plan)) == read_plan(plan)
 
 
-def test_compressed_plan_that_is_too_large_or_no_plan_is_refused(
+def test_compressed_plan_that_is_too_large_or_invalid_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = compressed(recorded(lambda s: s.sql("x" * 10_000).collect()))
@@ -224,7 +224,7 @@ def test_compressed_plan_that_is_too_large_or_no_plan_is_refused(
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200))
-def test_parse_of_any_bytes_is_a_message_or_refused(data: bytes) -> None:
+def test_parse_of_any_bytes_gives_a_message_or_a_refusal(data: bytes) -> None:
     try:
         read_plan(parsing.parse(protos.base.Plan, data))
     except RefusedError as error:

@@ -1,4 +1,4 @@
-"""Statements that wait until the driver has planned others: who is next, what counts no more."""
+"""Tests of the driver's planning turns: their order, and the statements that no longer count."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_S = 5.0
 
 
 class Statements:
-    """Statements that take their turns, by the names that they are given."""
+    """Statements that take planning turns, by the names that the test gives them."""
 
     def __init__(self, planning: Planning, **sizes: int) -> None:
         self._planning = planning
@@ -50,7 +50,7 @@ class Statements:
     give_up = cancel
 
     def tells(self, name: str, phase: Phase) -> None:
-        """The driver says how far it is."""
+        """Report a phase of the statement, as the driver does."""
         self._told[name](phase)
 
     async def _run(self, name: str) -> None:
@@ -66,7 +66,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_next_is_the_user_with_fewest_and_nobody_has_more_than_a_share() -> None:
+async def test_planning_turn_goes_to_the_user_with_the_fewest_within_its_share() -> None:
     planning = Planning(Shares(3, 2), Shares(1))
     statements = Statements(planning)
     await statements.come("a1", "a2", "a3", "a4", "b1", "c1")
@@ -78,7 +78,7 @@ async def test_next_is_the_user_with_fewest_and_nobody_has_more_than_a_share() -
     assert planning.waiting == 0 and len(statements.planned) == 6
 
 
-async def test_place_of_one_that_leaves_the_line_goes_to_the_next() -> None:
+async def test_turn_of_a_cancelled_waiter_goes_to_the_next() -> None:
     statements = Statements(Planning(Shares(1), Shares(1)))
     await statements.come("a1", "a2", "a3")
     await statements.cancel("a2")
@@ -87,7 +87,7 @@ async def test_place_of_one_that_leaves_the_line_goes_to_the_next() -> None:
     await statements.end("a3")
 
 
-async def test_place_that_comes_while_one_leaves_is_not_lost() -> None:
+async def test_turn_granted_to_a_waiter_that_is_being_cancelled_is_not_lost() -> None:
     planning = Planning(Shares(1), Shares(1))
     statements = Statements(planning)
     async with planning.turn("a", WAIT_S) as planned:
@@ -105,7 +105,7 @@ L = LARGE + 1
 @pytest.mark.parametrize(
     ("places", "size", "limit"), [(1, 0, "planned_max"), (9, L, "large_statements_max")]
 )
-async def test_who_waits_for_too_long_is_told_that_it_is_busy(
+async def test_waiter_for_a_turn_beyond_its_time_limit_is_refused_as_busy(
     places: int, size: int, limit: str
 ) -> None:
     planning = Planning(Shares(places), Shares(L))
@@ -132,7 +132,7 @@ def rows() -> Any:
 
 @pytest.mark.parametrize("said", [running(), rows()])
 @pytest.mark.parametrize("as_bytes", [False, True])
-async def test_statement_counts_until_its_tasks_run_or_its_rows_come(
+async def test_statement_counts_until_its_tasks_run_or_its_rows_arrive(
     said: Any, as_bytes: bool
 ) -> None:
     planning, tasks = Planning(Shares(1), Shares(1)), Tasks(lambda: 0.0)
@@ -165,7 +165,7 @@ async def test_statement_counts_until_its_tasks_run_or_its_rows_come(
 QUICK, SLOW = QUICK_S, QUICK_S + 0.1
 
 
-async def test_statement_that_is_planned_for_long_counts_no_more_where_the_driver_is_quick(
+async def test_statement_planned_for_long_stops_counting_while_the_driver_is_quick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(planning_module, "PLANNED_S_MAX", 0.2)
@@ -197,7 +197,7 @@ async def test_statement_that_is_planned_for_long_counts_no_more_where_the_drive
     assert statements.planned[4:] == ["a5"]
 
 
-async def test_statement_that_is_given_up_counts_until_the_driver_has_ended_it() -> None:
+async def test_abandoned_statement_counts_until_the_driver_has_ended_it() -> None:
     planning = Planning(Shares(1), Shares(1))
     statements = Statements(planning)
     await statements.come("a1", "a2", "a3", "a4")
@@ -222,7 +222,7 @@ async def test_statement_that_is_given_up_counts_until_the_driver_has_ended_it()
 
 
 @pytest.mark.parametrize("given_up", [True, False])
-async def test_statement_of_which_nothing_is_heard_does_not_count_for_ever(
+async def test_statement_without_news_stops_counting_after_a_time_limit(
     given_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning_module, "PLANNED_S_MAX", 0.01)
@@ -253,7 +253,7 @@ async def test_statement_of_which_nothing_is_heard_does_not_count_for_ever(
         (ValueError(), False),
     ],
 )
-async def test_statement_that_fails_counts_on_where_the_driver_has_not_said_so(
+async def test_failed_statement_counts_on_unless_the_driver_reported_its_end(
     error: Exception, counts: bool
 ) -> None:
     planning = Planning(Shares(1), Shares(1))
@@ -267,7 +267,7 @@ async def test_statement_that_fails_counts_on_where_the_driver_has_not_said_so(
     await waiting
 
 
-async def test_large_statements_wait_for_one_another_until_the_end_and_small_ones_do_not() -> None:
+async def test_large_statements_wait_for_one_another_to_end_and_small_ones_do_not() -> None:
     planning = Planning(Shares(9), Shares(4 * L, 3 * L))
     statements = Statements(planning, a1=L, a2=100 * L, a3=L, b1=2 * L, b2=L, b3=2 * L)
     await statements.come("a1", "b1", "a2", "a4", "b2", "b3", "c1")
@@ -292,7 +292,7 @@ async def test_large_statements_wait_for_one_another_until_the_end_and_small_one
 
 
 @pytest.mark.parametrize("told", [True, False])
-async def test_large_statement_that_is_given_up_has_its_room_until_the_driver_has_ended_it(
+async def test_abandoned_large_statement_keeps_its_room_until_the_driver_has_ended_it(
     told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning_module, "LATE_S_MAX", 60.0 if told else 0.05)
@@ -310,7 +310,7 @@ async def test_large_statement_that_is_given_up_has_its_room_until_the_driver_ha
     await statements.end("a2")
 
 
-async def test_large_statement_gives_its_room_back_with_its_first_rows() -> None:
+async def test_large_statement_returns_its_room_with_its_first_rows() -> None:
     statements = Statements(Planning(Shares(9), Shares(L)), a1=L, a2=L)
     await statements.come("a1", "a2")
     statements.tells("a1", Phase.PLANNED)
@@ -323,7 +323,7 @@ async def test_large_statement_gives_its_room_back_with_its_first_rows() -> None
         await statements.end(each)
 
 
-async def test_what_the_cluster_was_before_a_turn_was_asked_for_counts() -> None:
+async def test_statement_is_refused_a_turn_if_the_cluster_left_service_after_its_look() -> None:
     departures = 0
     planning = Planning(Shares(1), Shares(1), departures=lambda: departures)
     looked = planning.departures()
@@ -335,7 +335,7 @@ async def test_what_the_cluster_was_before_a_turn_was_asked_for_counts() -> None
         pass
 
 
-async def test_everybody_fails_at_once_where_the_driver_is_gone() -> None:
+async def test_turns_of_abandoned_statements_are_free_at_once_when_the_driver_is_gone() -> None:
     planning = Planning(Shares(2), Shares(L))
     statements = Statements(planning, a1=L, a3=L)
     await statements.come("a1", "a2", "a3", "a4", "a5")
@@ -355,7 +355,7 @@ async def test_everybody_fails_at_once_where_the_driver_is_gone() -> None:
         pass  # all was given back
 
 
-async def test_who_waited_while_the_cluster_left_service_is_not_planned_there() -> None:
+async def test_waiter_whose_cluster_left_service_meanwhile_gets_no_turn() -> None:
     departures = 0
     planning = Planning(Shares(1), Shares(1), departures=lambda: departures)
     waits = asyncio.Event()
@@ -377,7 +377,9 @@ async def test_who_waited_while_the_cluster_left_service_is_not_planned_there() 
 
 
 @pytest.mark.parametrize(("within_s", "wait_s"), [(0.05, 60.0), (60.0, 0.05)])
-async def test_nobody_waits_for_all_of_its_time(within_s: float, wait_s: float) -> None:
+async def test_waiter_is_refused_before_its_whole_timeout_has_passed(
+    within_s: float, wait_s: float
+) -> None:
     planning = Planning(Shares(1), Shares(1), wait_s=wait_s)
     async with planning.turn("a", WAIT_S):
         began = asyncio.get_running_loop().time()
@@ -391,7 +393,7 @@ async def test_nobody_waits_for_all_of_its_time(within_s: float, wait_s: float) 
     assert asyncio.get_running_loop().time() - began < WAIT_S
 
 
-async def test_large_answer_is_taken_for_rows_without_a_look_at_it() -> None:
+async def test_large_response_counts_as_rows_without_being_parsed() -> None:
     planning, tasks = Planning(Shares(1), Shares(1)), Tasks(lambda: 0.0)
     async with planning.turn("a", WAIT_S) as planned:
         tasks.begin(planned).receive_bytes(bytes(1 << 17))
@@ -403,8 +405,8 @@ async def _turns(planning: Planning) -> None:
         pass
 
 
-async def test_who_waits_is_told_at_once_that_the_cluster_left_service() -> None:
-    """A host that is off does not say so: its driver's turns stay taken."""
+async def test_waiting_request_of_a_cluster_that_left_service_is_refused_at_once() -> None:
+    """A host that is off reports nothing: the turns of its driver stay taken."""
     departures = 0
     planning = Planning(Shares(1), Shares(LARGE), departures=lambda: departures)
     statements = Statements(planning, a2=LARGE + 1, b1=LARGE + 1)

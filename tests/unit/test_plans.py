@@ -1,4 +1,4 @@
-"""What plans do, told of real ones: made by PySpark's client."""
+"""Tests of the reading of real plans, which PySpark's client has made."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ TWO = StructType().add("a", IntegerType()).add("b", StringType())
         lambda s: s.range(3).mapInPandas(lambda rows: rows, TWO).collect(),
     ],
 )
-def test_read_plan_that_only_reads_queries(program: Program) -> None:
+def test_read_plan_that_only_reads_is_a_query(program: Program) -> None:
     assert read(program).does is Does.QUERIES
 
 
-def test_read_plan_of_a_query_tells_tables_and_texts() -> None:
+def test_read_plan_of_a_query_returns_tables_and_texts() -> None:
     reading = read(
         lambda s: (
             s.table("`A.x`.b")
@@ -49,13 +49,13 @@ def test_read_plan_of_a_query_tells_tables_and_texts() -> None:
     assert [part.text for part in reading.sqls] == ["select * from t"]
 
 
-def test_read_plan_of_files_tells_their_paths() -> None:
+def test_read_plan_of_files_returns_their_paths() -> None:
     reading = read(lambda s: s.read.option("basePath", "/y").parquet("/x").collect())
     assert reading.paths == {"/x", "/y"}
     assert not reading.names_known
 
 
-def test_read_plan_of_a_sql_text_tells_it_with_its_arguments() -> None:
+def test_read_plan_of_a_sql_text_returns_it_with_its_arguments() -> None:
     reading = read(lambda s: s.sql("insert into t values (:a)", args={"a": 1}))
     assert reading.does is Does.RUNS_SQL
     assert reading.sql is not None
@@ -63,7 +63,7 @@ def test_read_plan_of_a_sql_text_tells_it_with_its_arguments() -> None:
     assert [(name, value.literal.integer) for name, value in reading.sql.named] == [("a", 1)]
 
 
-def test_read_plan_of_a_sql_text_with_dataframes_reads_those() -> None:
+def test_read_plan_of_a_sql_text_with_dataframes_includes_their_tables() -> None:
     reading = read(lambda s: s.sql("insert into t select * from {df}", df=s.table("x.y")))
     assert reading.sql is not None
     assert reading.sql.text.startswith("insert into t select * from ")
@@ -85,7 +85,7 @@ def test_read_plan_of_a_function_changes_the_session() -> None:
     )
 
 
-def test_read_plan_of_a_merge_tells_target_and_source() -> None:
+def test_read_plan_of_a_merge_returns_target_and_source() -> None:
     reading = read(
         lambda s: (
             s.table("a")
@@ -102,7 +102,7 @@ def test_read_plan_of_a_merge_tells_target_and_source() -> None:
     assert (reading.names, reading.expressions, reading.evolves) == ({("a",)}, ("id = k",), True)
 
 
-def test_read_plan_of_a_local_checkpoint_holds() -> None:
+def test_read_plan_of_a_local_checkpoint_holds_something() -> None:
     assert read(lambda s: s.range(1).localCheckpoint()).does is Does.HOLDS
 
 
@@ -143,7 +143,7 @@ WRITES: list[tuple[Program, Mode, Kind]] = [
 
 
 @pytest.mark.parametrize(("program", "mode", "kind"), WRITES)
-def test_read_plan_of_a_write_tells_target_and_mode(
+def test_read_plan_of_a_write_returns_target_and_mode(
     program: Program, mode: Mode, kind: Kind
 ) -> None:
     reading = read(lambda s: program(s.table("a.b")))
@@ -152,7 +152,7 @@ def test_read_plan_of_a_write_tells_target_and_mode(
     assert reading.names == {("a", "b")}
 
 
-def test_read_plan_of_a_write_tells_what_its_rows_rest_on() -> None:
+def test_read_plan_of_a_write_returns_functions_expressions_and_user_code() -> None:
     reading = read(
         lambda s: (
             s.table("a")
@@ -190,17 +190,17 @@ def test_read_plan_of_a_write_tells_what_its_rows_rest_on() -> None:
         (lambda s: s.udf.registerJavaFunction("f", "a.B"), ErrorClass.JVM_CODE),
     ],
 )
-def test_read_plan_that_may_not_run_is_refused_with_advice(
+def test_read_plan_that_must_not_run_is_refused_with_a_hint(
     program: Program, error_class: str
 ) -> None:
     assert refused(read, program) == error_class
 
 
-def test_no_relation_can_stand_in_an_expression() -> None:
+def test_expression_cannot_contain_a_relation() -> None:
     assert relations.bearing(protos.expressions.Expression.DESCRIPTOR) == ()
 
 
-def test_plan_too_deep_is_refused_before_it_is_gone_into() -> None:
+def test_plan_that_is_too_deep_is_refused_before_it_is_parsed() -> None:
     def filtered(steps: int) -> bytes:
         rows = protos.relations.Relation()
         rows.range.end = 1
@@ -221,7 +221,7 @@ def test_plan_too_deep_is_refused_before_it_is_gone_into() -> None:
         assert error_class == ErrorClass.STATEMENT_TOO_COMPLEX
 
 
-def test_plan_of_more_columns_than_spark_can_hold_is_refused() -> None:
+def test_plan_with_more_columns_than_spark_can_hold_is_refused() -> None:
     def selected(count: int) -> Program:
         return lambda s: (
             s.range(1).select(*[F.col("id")] * count).withColumn("a", F.lit(1)).collect()
@@ -231,7 +231,7 @@ def test_plan_of_more_columns_than_spark_can_hold_is_refused() -> None:
     assert refused(read, selected(COLUMNS_MAX)) == ErrorClass.STATEMENT_TOO_COMPLEX
 
 
-def test_field_that_is_not_known_is_refused() -> None:
+def test_plan_with_an_unknown_field_is_refused() -> None:
     plan = recorded(lambda s: s.range(1).filter("id > 1").collect())
     inner = plan.root.filter.condition.SerializeToString() + b"\xfa\x7f\x01x"
     condition = protos.expressions.Expression.FromString(inner)
@@ -261,7 +261,7 @@ CATALOG: list[tuple[Program, Does, Kind]] = [
 
 
 @pytest.mark.parametrize(("call", "does", "kind"), CATALOG)
-def test_read_plan_of_a_catalog_call_tells_what_it_does(
+def test_read_plan_of_a_catalog_call_returns_its_effect_and_kind(
     call: Program, does: Does, kind: Kind
 ) -> None:
     reading = read(lambda s: call(s.catalog))
@@ -281,12 +281,12 @@ def model_command(kind: str) -> Any:
     return plan
 
 
-def test_read_plan_of_a_model_s_files_is_refused() -> None:
+def test_read_plan_of_a_models_files_is_refused() -> None:
     for kind in ("read", "write"):
         assert refused(read_plan, model_command(kind)) == ErrorClass.MODEL_FILES
 
 
-def test_read_plan_that_fits_a_model_holds_unless_it_hides_what_runs() -> None:
+def test_read_plan_that_fits_a_model_holds_it_and_unknown_estimators_are_refused() -> None:
     plan = model_command("fit")
     fit = plan.command.ml_command.fit
     fit.dataset.read.named_table.unparsed_identifier = "t"
@@ -301,7 +301,7 @@ def test_read_plan_that_fits_a_model_holds_unless_it_hides_what_runs() -> None:
         assert refused(read_plan, plan) == error_class
 
 
-def test_read_plan_with_a_model_tells_which() -> None:
+def test_read_plan_with_a_model_returns_its_handle() -> None:
     plan = model_command("get_model_size")
     plan.command.ml_command.get_model_size.model_ref.id = "m"
     assert read_plan(plan).handles == {"m"}

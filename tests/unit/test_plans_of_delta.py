@@ -1,4 +1,4 @@
-"""What plans do that hold Delta's own relations and commands."""
+"""Tests of the reading of plans that contain Delta's own relations and commands."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def change(kind: str) -> Any:
         ("merge_into_table", Kind.MERGE),
     ],
 )
-def test_read_plan_of_delta_s_changes_tells_target_and_expressions(kind: str, means: Kind) -> None:
+def test_read_plan_of_a_delta_change_returns_target_and_expressions(kind: str, means: Kind) -> None:
     reading = read_plan(relation_plan(change(kind)))
     assert (reading.does, reading.kind, reading.target) == (Does.WRITES, means, ("c", "d"))
     assert reading.expressions == ("a > rand()",)
@@ -61,7 +61,7 @@ def test_read_plan_of_delta_s_changes_tells_target_and_expressions(kind: str, me
 
 
 @pytest.mark.parametrize("kind", sorted(delta.WRITING))
-def test_read_plan_of_delta_s_changes_inside_a_query_is_refused(kind: str) -> None:
+def test_read_plan_of_a_delta_change_inside_a_query_is_refused(kind: str) -> None:
     relation = DeltaRelation()
     getattr(relation, kind).SetInParent()
     plan = protos.base.Plan()
@@ -69,18 +69,18 @@ def test_read_plan_of_delta_s_changes_inside_a_query_is_refused(kind: str) -> No
     assert refused(read_plan, plan) == ErrorClass.NESTED_WRITE
 
 
-def test_read_plan_of_a_delta_table_that_is_read_queries() -> None:
+def test_read_plan_that_reads_a_delta_table_is_a_query() -> None:
     reading = read_plan(relation_plan(scan()))
     assert (reading.does, reading.names) == (Does.QUERIES, {("a", "b")})
 
 
-def test_read_plan_of_a_delta_table_by_its_path_tells_the_path() -> None:
+def test_read_plan_of_a_delta_table_by_path_returns_the_path() -> None:
     relation = DeltaRelation()
     relation.scan.table.path.path = "/x"
     assert read_plan(relation_plan(relation)).paths == {"/x"}
 
 
-def test_read_plan_that_restores_is_refused_as_its_sql_is() -> None:
+def test_read_plan_of_a_delta_restore_is_refused_like_its_sql() -> None:
     relation = DeltaRelation()
     relation.restore_table.table.table_or_view_name = "a"
     relation.restore_table.version = 1
@@ -95,7 +95,7 @@ def test_read_plan_that_restores_is_refused_as_its_sql_is() -> None:
         ("generate", Kind.OTHER_DDL),
     ],
 )
-def test_read_plan_of_a_delta_command_tells_its_table(name: str, means: Kind) -> None:
+def test_read_plan_of_a_delta_command_returns_its_table(name: str, means: Kind) -> None:
     command = DeltaCommand()
     getattr(command, name).table.table_or_view_name = "a.b"
     reading = read_plan(command_plan(command))
@@ -105,7 +105,7 @@ def test_read_plan_of_a_delta_command_tells_its_table(name: str, means: Kind) ->
     assert refused(read_plan, command_plan(command)) == ErrorClass.PATH
 
 
-def test_read_plan_that_creates_a_delta_table_tells_its_parts() -> None:
+def test_read_plan_that_creates_a_delta_table_returns_its_parts() -> None:
     command = DeltaCommand()
     create = command.create_delta_table
     create.table_name = "a.b"
@@ -118,12 +118,12 @@ def test_read_plan_that_creates_a_delta_table_tells_its_parts() -> None:
     assert refused(read_plan, command_plan(command)) == ErrorClass.OPTION
 
 
-def test_read_plan_with_another_s_extension_is_refused() -> None:
+def test_read_plan_with_a_foreign_extension_is_refused() -> None:
     plan = protos.base.Plan()
     plan.root.extension.type_url = "type.googleapis.com/other.Relation"
     assert refused(read_plan, plan) == ErrorClass.PLAN_UNKNOWN
 
 
-def test_every_message_of_delta_that_there_is_is_decided_about() -> None:
+def test_messages_of_delta_are_all_classified() -> None:
     assert set(DeltaRelation.DESCRIPTOR.fields_by_name) == {*delta.READING, *delta.WRITING}
     assert set(DeltaCommand.DESCRIPTOR.fields_by_name) == {*delta.COMMANDS}

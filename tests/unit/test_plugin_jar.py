@@ -1,4 +1,4 @@
-"""The Spark plugin's version, and which jar counts as it; nothing here needs Java."""
+"""Tests of the Spark plugin's version and of the choice of its jar; none of them needs Java."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def a_jar(file: Path, version: str) -> None:
 
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Copy the plugin's sources to a folder that the package seems to have them in."""
+    """Copy the plugin's sources to a folder that the package then takes them from."""
     copied = tmp_path / "spark"
     shutil.copytree(server.SOURCES, copied)
     monkeypatch.setattr(server, "SOURCES", copied)
@@ -33,7 +33,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     server.version.cache_clear()
 
 
-def test_version_is_that_of_the_sources_and_of_nothing_else(sources: Path) -> None:
+def test_version_depends_on_the_sources_only(sources: Path) -> None:
     before = server.version()
     (sources / "haproc-spark.jar").write_text("")
     server.version.cache_clear()
@@ -45,14 +45,14 @@ def test_version_is_that_of_the_sources_and_of_nothing_else(sources: Path) -> No
 
 
 @pytest.mark.parametrize("known", [server.CLASS, server.READER])
-def test_class_that_spark_is_told_to_load_is_in_the_sources(known: str) -> None:
+def test_class_that_spark_has_to_load_is_in_the_sources(known: str) -> None:
     package, _, name = known.rpartition(".")
     text = (server.SOURCES / f"{name}.java").read_text()
     assert f"package {package};" in text and f"class {name} " in text
     assert EXTENSIONS.split(",") == ["io.delta.sql.DeltaSparkSessionExtension", server.CLASS]
 
 
-def test_jar_of_the_package_is_taken_and_needs_no_java(
+def test_jar_of_the_package_is_used_without_java(
     sources: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(runtime, "java", pytest.fail)
@@ -76,7 +76,7 @@ def test_jar_of_the_package_is_taken_and_needs_no_java(
 
 
 @pytest.mark.parametrize("content", ["of another version", "damaged", "not there"])
-def test_jar_that_is_not_this_version_is_not_taken(
+def test_jar_of_another_version_or_damaged_is_not_used(
     content: str, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = sources / "haproc-spark.jar"
@@ -90,7 +90,7 @@ def test_jar_that_is_not_this_version_is_not_taken(
         runtime.jar()
 
 
-def test_local_spark_loads_the_reader_beside_what_its_user_chose() -> None:
+def test_local_spark_loads_the_reader_beside_the_users_own_classes() -> None:
     def readers(chosen: str) -> str:
         settings = {server.READER_SETTING: chosen}
         check_chosen(settings)
@@ -101,7 +101,7 @@ def test_local_spark_loads_the_reader_beside_what_its_user_chose() -> None:
     assert readers(f"a.B,{server.READER}") == f"{server.READER},a.B"
 
 
-def test_spark_that_it_is_built_for_is_the_one_that_is_installed() -> None:
+def test_spark_version_of_the_plugin_is_the_installed_one() -> None:
     assert metadata.version("pyspark").startswith(f"{server.SPARK}.")
 
 
@@ -115,7 +115,7 @@ def test_spark_that_it_is_built_for_is_the_one_that_is_installed() -> None:
         ({"delta": ""}, "Delta Lake"),
     ],
 )
-def test_server_lacks_what_its_versions_say(told: dict[str, str], lacks: str) -> None:
+def test_missing_names_the_component_of_a_wrong_version(told: dict[str, str], lacks: str) -> None:
     found = {"version": server.version(), "spark": f"{server.SPARK}.1", "delta": "4.4.0"} | told
     said = server.missing(found)
     assert lacks in said if lacks else not said

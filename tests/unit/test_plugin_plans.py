@@ -29,7 +29,7 @@ def asked(plan: bytes) -> tuple[str, Any, dict[str, Any]]:
     return root.extension.type_url, about, said
 
 
-def test_reading_is_asked_for_of_a_text_and_of_a_plan() -> None:
+def test_reading_plan_contains_the_text_or_the_plan() -> None:
     what, about, said = asked(reading_plan(SqlText("DELETE FROM t")))
     assert (what, about.sql.query) == ("haproc/read", "DELETE FROM t")
     assert said == {"analyze": True, "columns": False}
@@ -65,7 +65,7 @@ def test_statement_that_is_no_query_is_an_error_with_the_classes() -> None:
     assert error.message.endswith("no query: DeleteFromTable, InsertIntoStatement")
 
 
-def test_statement_that_names_files_is_an_error_of_ours() -> None:
+def test_statement_that_names_files_is_an_error_of_haproc() -> None:
     error = failed("HAPROC_PATH: the statement names files, at /x: name a table")
     assert (error.kind, error.error_class) == (ErrorKind.APPLICATION, ErrorClass.PATH)
     assert error.message == "the statement names files, at /x: name a table"
@@ -80,5 +80,5 @@ def test_statement_that_names_files_is_an_error_of_ours() -> None:
         ("HAPROC_NO_QUERY: x", "", "java.lang.RuntimeException"),
     ],
 )
-def test_error_that_only_looks_like_it_is_not_that(told: tuple[str, ...]) -> None:
+def test_error_that_only_resembles_a_plugin_error_is_none(told: tuple[str, ...]) -> None:
     assert not isinstance(failed(*told), NoQueryError)

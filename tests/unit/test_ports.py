@@ -21,13 +21,13 @@ def server() -> socket.socket:
     return taken
 
 
-def test_free_ports_are_different_and_nothing_listens_there() -> None:
+def test_free_ports_differ_and_nothing_listens_there() -> None:
     found = process.free_ports(20)
     assert len(set(found)) == 20
     assert all(process.wait_free(HOST, port) for port in found)
 
 
-def test_free_ports_are_among_those_of_servers_and_not_taken_twice() -> None:
+def test_free_ports_are_server_ports_and_are_not_returned_twice() -> None:
     found = [process.free_port() for _ in range(50)]
     assert len(set(found)) == 50
     assert set(found) <= set(process.ports_of_servers())
@@ -43,7 +43,7 @@ def test_free_ports_are_among_those_of_servers_and_not_taken_twice() -> None:
         (None, range(10_000, 32_768)),
     ],
 )
-def test_ports_of_servers_are_below_those_that_outgoing_connections_get(
+def test_server_ports_are_below_the_range_of_outgoing_connections(
     outgoing: str | None, servers: range, tmp_path: Path
 ) -> None:
     file = tmp_path / "ip_local_port_range"
@@ -52,7 +52,7 @@ def test_ports_of_servers_are_below_those_that_outgoing_connections_get(
     assert process.ports_of_servers(file) == servers
 
 
-def test_wait_free_where_something_goes_on_listening_is_false(
+def test_wait_free_is_false_while_something_listens(
     server: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "_FREE_WITHIN_S", 0.2)
@@ -60,7 +60,7 @@ def test_wait_free_where_something_goes_on_listening_is_false(
         assert not process.wait_free(HOST, server.getsockname()[1])
 
 
-def test_wait_free_waits_for_a_process_that_is_going(server: socket.socket) -> None:
+def test_wait_free_waits_for_a_listener_that_closes(server: socket.socket) -> None:
     closing = threading.Timer(0.2, server.close)
     closing.start()
     assert process.wait_free(HOST, server.getsockname()[1])

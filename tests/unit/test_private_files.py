@@ -1,4 +1,4 @@
-"""What a HAProc writes is for the user that it runs as, and what it prints holds no secret."""
+"""Tests that HAProc's files are readable by its own user only, and that output holds no secret."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_commands_make_files_for_their_user_alone(
+def test_commands_create_files_for_their_user_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["classify", "SELECT 1"]) == 0
@@ -41,7 +41,7 @@ def test_commands_make_files_for_their_user_alone(
     assert (mode(tmp_path / "folder"), mode(tmp_path / "folder" / "file")) == (0o700, 0o600)
 
 
-async def test_log_in_a_file_is_its_users_alone(tmp_path: Path) -> None:
+async def test_log_in_a_file_is_readable_by_its_user_only(tmp_path: Path) -> None:
     log = await SqliteLog.open(tmp_path / "log.db")
     try:
         await log.append([Record("x", "y")])
@@ -51,7 +51,7 @@ async def test_log_in_a_file_is_its_users_alone(tmp_path: Path) -> None:
         await log.close()
 
 
-async def test_output_of_a_process_is_closed_to_others_even_if_it_was_open(
+async def test_log_file_of_a_process_is_closed_to_others_even_if_it_was_open(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "log"

@@ -1,4 +1,4 @@
-"""Progress and the note beside the cursor: there and back, and within what the log stores."""
+"""Tests of progress and the cursor's note: encoding, decoding, and the size limit of the log."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ def test_progress_through_a_cursor_is_equal(progress: Progress) -> None:
     assert from_cursor(cursor) == progress
 
 
-def test_from_cursor_without_a_note_is_just_the_offset() -> None:
+def test_from_cursor_without_a_note_is_only_the_offset() -> None:
     assert from_cursor(Cursor(7)) == Progress(low=7)
 
 
-def test_from_cursor_kept_note_gives_the_progress() -> None:
+def test_from_cursor_of_a_kept_note_gives_the_progress() -> None:
     note = (
         '{"v":1,"d":"c-mtF000L72L","b":[[3,9]],"m":[[2,"absent"]],"x":[17,"outcome",false,""],'
         '"s":"5e7"}'
@@ -120,7 +120,7 @@ WORST_BATCHES = tuple(
 
 
 def worst(done: frozenset[int]) -> Progress:
-    """Everything else at its longest too."""
+    """Return a progress whose other fields are at their longest, too."""
     return Progress(
         WORST_LOW,
         done,
@@ -158,7 +158,7 @@ def scattered(seed: int, share: float) -> frozenset[int]:
     ],
     ids=lambda done: f"{len(done)}_done",
 )
-def test_to_cursor_worst_patterns_fit_beside_the_cursor(done: frozenset[int]) -> None:
+def test_to_cursor_of_the_worst_patterns_fits_the_notes_limit(done: frozenset[int]) -> None:
     progress = worst(done)
     cursor = to_cursor(progress)
     check_cursor(cursor)
@@ -184,13 +184,13 @@ def test_to_cursor_worst_patterns_fit_beside_the_cursor(done: frozenset[int]) ->
         '{"v":1,"b":[["a","b"]]}',
     ],
 )
-def test_from_cursor_note_of_another_make_is_refused(note: str) -> None:
+def test_from_cursor_of_an_invalid_note_is_refused(note: str) -> None:
     with pytest.raises(LogCorruptError, match="note"):
         from_cursor(Cursor(5, note))
 
 
 @given(st.text(st.characters(max_codepoint=127), max_size=40))
-def test_from_cursor_any_note_gives_progress_or_the_packages_error(note: str) -> None:
+def test_from_cursor_of_any_note_gives_progress_or_log_corrupt_error(note: str) -> None:
     try:
         progress = from_cursor(Cursor(5, note))
     except LogCorruptError:

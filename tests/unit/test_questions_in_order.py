@@ -1,4 +1,4 @@
-"""What Spark runs while it reads a plan is asked for, and judged, before Spark reads the plan."""
+"""Tests that parts which Spark runs during analysis are asked about and judged before the plan."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RUNNING = [_pivot, _parse, _crosstab, _transpose]
 
 
 def _selected(made: Any) -> Any:
-    """Return a plan that selects a column of what ``made`` makes of a table."""
+    """Return a plan that selects a column of a relation that ``made`` builds over a table."""
     plan = protos.base.Plan()
     project = plan.root.project
     project.expressions.add().unresolved_attribute.unparsed_identifier = "nope"
@@ -65,21 +65,21 @@ def _kinds(questions: tuple[bytes, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("made", RUNNING)
-def test_input_that_spark_runs_is_asked_for_first(made: Any) -> None:
+def test_input_that_spark_runs_is_asked_about_first(made: Any) -> None:
     kinds = _kinds(table_questions(_selected(made)))
     assert kinds[0] == "read"
     assert kinds[-1] == "project"
 
 
 @pytest.mark.parametrize("made", RUNNING)
-def test_input_that_spark_runs_below_another_one_is_asked_for_first(made: Any) -> None:
+def test_input_that_spark_runs_below_another_one_is_asked_about_first(made: Any) -> None:
     plan = _selected(lambda relation: _crosstab(made(relation)))
     kinds = _kinds(table_questions(plan))
     assert kinds[0] == "read"
     assert kinds[-1] == "project"
 
 
-def test_expression_of_a_pivot_is_asked_for_before_the_pivot() -> None:
+def test_expression_of_a_pivot_is_asked_about_before_the_pivot() -> None:
     plan = _selected(_pivot)
     text = "(SELECT max(s) FROM b.t)"
     plan.root.project.input.aggregate.pivot.col.expression_string.expression = text
@@ -88,7 +88,7 @@ def test_expression_of_a_pivot_is_asked_for_before_the_pivot() -> None:
     assert _kinds((asked,)) == ["project"]
 
 
-def test_expression_of_a_pivot_keeps_the_frames_of_its_subqueries() -> None:
+def test_expression_of_a_pivot_keeps_the_dataframes_of_its_subqueries() -> None:
     plan = protos.base.Plan()
     whole = plan.root.with_relations
     _table(_pivot(whole.root))
@@ -108,7 +108,7 @@ def test_pivot_with_given_values_runs_nothing() -> None:
     assert not runs_its_input(relation)
 
 
-def test_frames_of_a_write_are_asked_for_without_the_write() -> None:
+def test_input_of_a_write_is_asked_about_without_the_write() -> None:
     plan = protos.base.Plan()
     plan.command.write_operation.table.table_name = "a.t"
     _table(_pivot(plan.command.write_operation.input))
@@ -128,14 +128,14 @@ def _statement(*rules: Rule) -> Classified:
     )
 
 
-def test_part_outside_the_rights_is_enough_for_a_refusal() -> None:
+def test_part_outside_the_rights_is_refused() -> None:
     touched = Touched(frozenset({"spark_catalog.b.t"}))
     with pytest.raises(RefusedError) as caught:
         _check_refusals(_statement(Rule("rights", rights=RIGHTS)), touched)
     assert caught.value.error_class is ErrorClass.FORBIDDEN
 
 
-def test_rule_behind_one_that_allows_is_left_for_the_whole() -> None:
+def test_refusing_rule_behind_an_allowing_rule_is_left_for_the_whole_statement() -> None:
     allows = Rule("allows", OperationClass.QUERY, table="spark_catalog.a.*")
     refuses = Rule("refuses", refuse="no", table="spark_catalog.b.*")
     touched = Touched(frozenset({"spark_catalog.b.t"}))

@@ -1,7 +1,7 @@
-"""What a statement is, told by recorded readings: held against the table of statements.
+"""Tests of the anatomy of statements from recorded readings, compared with the statement table.
 
-The readings are Spark's answers about tables that have the columns which a statement needs: each
-was read in one of the schemas w1, w2, w3, so that ``t`` stands for ``spark_catalog.w2.t``.
+The readings are Spark's answers about tables with the columns that a statement needs: each was
+read in one of the schemas w1, w2, w3, so that ``t`` stands for ``spark_catalog.w2.t``.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def reading(sql: str, where: str = "more") -> Reading:
     return read(json.dumps(golden()[where][sql]["reading"]), sql)
 
 
-def told(sql: str, where: str = "more") -> Anatomy:
-    """What the statement is; raises RefusedError also for one of unknown kind."""
+def anatomy_of(sql: str, where: str = "more") -> Anatomy:
+    """Return the statement's anatomy; raise RefusedError also for one of unknown kind."""
     return accepted(reading(sql, where), golden()[where][sql]["schema"])
 
 
-def accepted(said: Reading, schema: str) -> Anatomy:
-    found = anatomy(said, Context(schema=schema))
+def accepted(reading_of_statement: Reading, schema: str) -> Anatomy:
+    found = anatomy(reading_of_statement, Context(schema=schema))
     if found.refusal is not None:
         raise found.refusal
     return found
@@ -56,7 +56,7 @@ def accepted(said: Reading, schema: str) -> Anatomy:
 
 def refused(sql: str, where: str = "more") -> RefusedError:
     with pytest.raises(RefusedError) as caught:
-        told(sql, where)
+        anatomy_of(sql, where)
     return caught.value
 
 
@@ -65,7 +65,7 @@ def names(found: Iterable[str]) -> set[str]:
 
 
 def recorded() -> list[Expected]:
-    """The lines of the table that Spark takes, with any of these tables, and reads no files."""
+    """Return the lines of the table that Spark accepts with any of these tables, without files."""
     return [
         expected
         for expected in statements()
@@ -77,41 +77,41 @@ def recorded() -> list[Expected]:
 
 
 def unread_alone() -> list[Expected]:
-    """The lines that a reading refuses; files Spark itself does, see integration/test_files.py."""
+    """Return the lines that a reading refuses; for files see integration/test_files.py."""
     return [expected for expected in unread() if expected.error_class != "HAPROC_PATH"]
 
 
 ONLY_PARSED = {"EXPLAIN", "DESCRIBE QUERY SELECT", "DESCRIBE SELECT", "DESC WITH"}
-"""What is explained is not analyzed: which names are views is not known."""
+"""An explained statement is not analyzed: it is not known which names are views."""
 BETTER: dict[str, tuple[set[str], bool]] = {
     "FROM t insert SELECT insert.a": ({"w1.t"}, True),
     "SHOW COLUMNS FROM t FROM s": ({"s.t"}, True),
     "FROM as INSERT INTO t SELECT 1": ({"w1.as"}, True),
     "CREATE FUNCTION g() RETURNS INT RETURN (SELECT max(a) FROM t)": (set(), False),
 }
-"""Where the line has what the words seem to say; a function's body is read by itself."""
+"""Statements whose line follows the words; a function's body is read separately."""
 
 
 @pytest.mark.parametrize("expected", unread_alone(), ids=lambda expected: expected.sql[:60])
-def test_statement_that_its_text_does_not_refuse_is_refused_once_it_is_read(
+def test_statement_that_its_text_allows_is_refused_by_its_reading(
     expected: Expected,
 ) -> None:
-    said = spark_says(expected.sql)
+    reading_of_statement = spark_says(expected.sql)
     if expected.error_class == "-":
-        assert said.error
+        assert reading_of_statement.error
         return
     with pytest.raises(RefusedError) as caught:
-        accepted(said.reading(expected.sql), said.world)
+        accepted(reading_of_statement.reading(expected.sql), reading_of_statement.world)
     assert caught.value.error_class == expected.error_class
 
 
 @pytest.mark.parametrize("expected", recorded(), ids=lambda expected: expected.sql[:60])
-def test_anatomy_of_statement_in_table_is_its_line(expected: Expected) -> None:
+def test_anatomy_of_a_statement_in_the_table_equals_its_line(expected: Expected) -> None:
     sql = expected.sql
     if expected.error_class:
         assert refused(sql, "table").error_class == expected.error_class
         return
-    found = told(sql, "table")
+    found = anatomy_of(sql, "table")
     schema = golden()["table"][sql]["schema"]
     reads, writes = (
         {name.replace(".default.", f".{schema}.") for name in tables}
@@ -170,7 +170,7 @@ WRITES_AND_READS = {
 @pytest.mark.parametrize("sql", WRITES_AND_READS)
 def test_anatomy_names_tables_as_spark_resolved_them(sql: str) -> None:
     writes, reads = (set(text.split()) - {"-"} for text in WRITES_AND_READS[sql])
-    found = told(sql)
+    found = anatomy_of(sql)
     assert (names(found.writes), names(found.reads)) == (writes, reads)
     assert found.known
 
@@ -194,24 +194,24 @@ OF_SESSION = {
 
 
 @pytest.mark.parametrize("sql", OF_SESSION)
-def test_anatomy_tells_what_is_the_sessions(sql: str) -> None:
-    assert list(told(sql).of_session) == OF_SESSION[sql]
+def test_anatomy_lists_the_objects_of_the_session(sql: str) -> None:
+    assert list(anatomy_of(sql).of_session) == OF_SESSION[sql]
 
 
 @pytest.mark.parametrize(
     "sql", ["DROP VIEW tv", "DROP TABLE tv", "ALTER VIEW tv AS SELECT a FROM u"]
 )
-def test_anatomy_of_change_to_a_temporary_view_is_the_sessions_alone(sql: str) -> None:
-    found = told(sql)
+def test_anatomy_of_a_change_to_a_temporary_view_belongs_to_the_session_only(sql: str) -> None:
+    found = anatomy_of(sql)
     assert (found.kind, found.operation_class) == (Kind.TEMPORARY_VIEW, OperationClass.SESSION)
     assert not found.writes
     assert "the temporary view tv" in found.of_session
 
 
 def test_anatomy_rests_on_functions_also_inside_views() -> None:
-    found = told("INSERT INTO t SELECT a, b FROM viewtf")
+    found = anatomy_of("INSERT INTO t SELECT a, b FROM viewtf")
     assert names(found.rests_on - found.reads - found.writes) == {"w2.viewf"}
-    found = told("SELECT * FROM w2.sqt(1)")
+    found = anatomy_of("SELECT * FROM w2.sqt(1)")
     assert (names(found.reads), names(found.rests_on)) == ({"w2.t"}, {"w2.t", "w2.sqt"})
 
 
@@ -245,13 +245,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("sql", REFUSED)
-def test_anatomy_of_what_may_not_be_is_refused(sql: str) -> None:
+def test_anatomy_of_a_forbidden_statement_is_refused(sql: str) -> None:
     error = refused(sql)
     assert error.error_class == REFUSED[sql]
     assert error.message and error.hint
 
 
-def test_anatomy_of_root_in_no_table_is_unknown_and_names_its_class() -> None:
+def test_anatomy_of_a_root_in_no_list_is_unknown_and_names_its_class() -> None:
     found = anatomy(reading("SET PATH = system.builtin"), Context(schema="w2"))
     assert (found.kind, found.operation_class, found.known) == (Kind.UNKNOWN, None, False)
     assert found.refusal is not None and "SetPathCommand" in found.refusal.message
@@ -323,25 +323,25 @@ CUTS = {
 
 
 def cut_of(sql: str, where: str = "more") -> Cut | None:
-    return cut(reading(sql, where), told(sql, where).kind)
+    return cut(reading(sql, where), anatomy_of(sql, where).kind)
 
 
 @pytest.mark.parametrize("sql", CUTS)
-def test_cut_gives_head_query_and_tail(sql: str) -> None:
+def test_cut_returns_head_query_and_tail(sql: str) -> None:
     found = cut_of(sql)
     head, query, tail, *alias = CUTS[sql].replace("||", "\0").split("|")
     assert found is not None
     assert (found.head, found.query, found.tail) == (head, query, tail.replace("\0", "||"))
     assert found.alias == "".join(alias)
-    assert told(sql).source is not None
+    assert anatomy_of(sql).source is not None
 
 
-def test_cut_of_values_with_default_has_no_query() -> None:
+def test_cut_of_values_with_default_is_none() -> None:
     assert cut_of("INSERT INTO days VALUES (1, DEFAULT)") is None
 
 
 @pytest.mark.parametrize("expected", recorded(), ids=lambda expected: expected.sql[:60])
-def test_cut_of_statement_in_table_leaves_out_no_token(expected: Expected) -> None:
+def test_cut_of_a_statement_in_the_table_omits_no_token(expected: Expected) -> None:
     kinds = ("insert", "insert_overwrite", "create_table_as", "merge")
     if expected.kind not in kinds:
         return
@@ -357,27 +357,27 @@ def test_cut_of_statement_in_table_leaves_out_no_token(expected: Expected) -> No
     assert (rest + query - whole).keys() <= {"SELECT", "*", "FROM", "(", ")"}
 
 
-def test_fixed_of_insert_holds_what_the_analyzer_put_around_the_query() -> None:
-    found = told("INSERT INTO days VALUES (1, DEFAULT)")
+def test_fixed_of_an_insert_contains_the_expressions_that_the_analyzer_added() -> None:
+    found = anatomy_of("INSERT INTO days VALUES (1, DEFAULT)")
     assert found.source is not None and found.source.cls == "LocalRelation"
     assert [node.cls for node in found.fixed] == ["Alias", "Alias"]
 
 
-def test_fixed_of_merge_holds_condition_and_values() -> None:
+def test_fixed_of_a_merge_contains_condition_and_values() -> None:
     sql = next(sql for sql in golden()["more"] if "MATCHED AND u.b > va" in sql)
-    found = told(sql)
+    found = anatomy_of(sql)
     assert [node.cls for node in found.fixed][:2] == ["EqualTo", "GreaterThan"]
     assert {node.cls for node in found.parsed_fixed} == {"EqualTo", "UpdateAction", "InsertAction"}
     called = {node.cls for each in found.parsed_fixed for node in each.walk()}
     assert "UnresolvedFunction" in called  # the analyzer made a literal of current_date()
 
 
-def test_texts_hold_expressions_of_definitions() -> None:
-    assert told("ALTER TABLE t ADD CONSTRAINT c CHECK (a > 0)").texts == ("a > 0",)
-    assert told("CREATE TABLE n (a INT, CHECK (a > 0)) USING delta").texts == ("a > 0",)
+def test_texts_contain_the_expressions_of_definitions() -> None:
+    assert anatomy_of("ALTER TABLE t ADD CONSTRAINT c CHECK (a > 0)").texts == ("a > 0",)
+    assert anatomy_of("CREATE TABLE n (a INT, CHECK (a > 0)) USING delta").texts == ("a > 0",)
     sql = "CREATE TABLE n (a INT DEFAULT 3, b INT GENERATED ALWAYS AS (a + 1)) USING delta"
-    assert told(sql).texts == ("a + 1",)
-    assert [node.value for node in told(sql).fixed] == ["3"]
+    assert anatomy_of(sql).texts == ("a + 1",)
+    assert [node.value for node in anatomy_of(sql).fixed] == ["3"]
 
 
 def frame(name: str) -> Uses:
@@ -388,7 +388,7 @@ def frame(name: str) -> Uses:
     return uses
 
 
-def test_what_dataframes_use() -> None:
+def test_uses_of_dataframes_are_their_tables_and_session_functions() -> None:
     assert names(frame("table").reads) == {"w2.t", "w2.vw"}
     assert not frame("local").reads
     assert [*frame("udf").session] == ["the session's function <lambda>"]
@@ -398,18 +398,18 @@ def test_what_dataframes_use() -> None:
     assert names(frame("join").reads) == {"w2.t", "w2.u"}
 
 
-def test_files_that_are_read_are_not_known() -> None:
+def test_files_that_are_read_make_the_tables_unknown() -> None:
     sql = next(sql for sql in golden()["more"] if "JOIN u USING" in sql and "delta.`" in sql)
     found = anatomy(reading(sql), Context(schema="w2"))
     assert names(found.reads) == {"w2.u"}
     assert not found.known
 
 
-def test_most_of_the_table_is_recorded() -> None:
+def test_table_of_statements_is_recorded_for_the_most_part() -> None:
     assert len(recorded()) >= 350
 
 
-def test_every_kind_has_classes_and_no_query_is_an_effect() -> None:
+def test_kinds_all_have_classes_and_no_query_class_is_an_effect() -> None:
     without = {Kind.ROWS, Kind.UNKNOWN, Kind.SELECT, Kind.VALUES}
     assert set(ANALYZED) == set(Kind) - without
     assert set(PARSED.values()) | without == set(Kind)

@@ -1,4 +1,4 @@
-"""What DDL computes later: asked as queries, and judged by the readings of those."""
+"""Tests of expressions that DDL computes later: read as queries, and judged by those readings."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def queries_of(sql: str) -> list[str]:
 
 
 def judged(sql: str) -> Judged:
-    """Return the verdict, as `haproc.route.readings` comes to it."""
+    """Return the verdict that `haproc.route.readings` would come to."""
     if "CLONE" in sql:
         return judge(reading_of(sql), CONTEXT, FACTS, MOMENT)
     found = judge_definition(reading_of(sql), CONTEXT, FACTS, MOMENT)
@@ -103,21 +103,21 @@ def judged(sql: str) -> Judged:
     return verdict
 
 
-def test_each_statement_of_the_corpus_is_looked_at() -> None:
+def test_statements_of_the_corpus_are_all_tested() -> None:
     asked = [each for each in corpus.statements("ddl") if not each.startswith("SELECT")]
     made = [each for each in asked if not each.startswith("CREATE TABLE haproc_columns")]
     assert made == [*REPLICATED, *REFUSED]
 
 
 @pytest.mark.parametrize("sql", REPLICATED)
-def test_definition_that_gives_the_same_everywhere_is_replicated(sql: str) -> None:
+def test_definition_with_the_same_effect_on_all_clusters_is_replicated(sql: str) -> None:
     verdict = judged(sql)
     assert (verdict.treatment, verdict.reasons) == (Treatment.REPLICATE, ())
     assert verdict.sql == sql
 
 
 @pytest.mark.parametrize("sql", REFUSED)
-def test_definition_that_would_differ_is_refused_for_the_very_part(sql: str) -> None:
+def test_definition_that_would_differ_is_refused_with_the_responsible_part(sql: str) -> None:
     try:
         verdict = judged(sql)
     except RefusedError as error:
@@ -128,7 +128,7 @@ def test_definition_that_would_differ_is_refused_for_the_very_part(sql: str) -> 
     assert "keep" not in "; ".join(verdict.reasons)
 
 
-def test_default_sees_no_column_and_a_check_does() -> None:
+def test_query_of_a_default_has_no_column_and_the_query_of_a_check_has_all() -> None:
     sql = "CREATE TABLE n (current_date DATE, y DATE DEFAULT current_date) USING delta"
     assert queries(reading_of(sql)) == ["SELECT CAST((current_date\n) AS DATE) AS x0"]
     (sql,) = (each for each in REPLICATED if "user <> 'x'" in each)
@@ -140,7 +140,7 @@ def test_default_sees_no_column_and_a_check_does() -> None:
     )
 
 
-def test_function_of_a_table_is_asked_with_its_parameters_and_its_columns_types() -> None:
+def test_query_of_a_table_function_has_its_parameters_and_column_types() -> None:
     (sql,) = (each for each in REPLICATED if "TABLE (q INT, r STRING)" in each)
     default, body = queries_of(sql)
     assert default == "SELECT CAST(('a'\n) AS STRING) AS x0"
@@ -151,7 +151,7 @@ def test_function_of_a_table_is_asked_with_its_parameters_and_its_columns_types(
     )
 
 
-def test_verdict_rests_on_what_is_read_later() -> None:
+def test_verdict_rests_on_tables_of_the_later_reading() -> None:
     (sql,) = (each for each in REPLICATED if "RETURN SELECT max(i)" in each)
     assert judged(sql).rests_on == {"spark_catalog.witness.u"}
 
@@ -173,7 +173,7 @@ def test_function_without_a_body_is_unreadable() -> None:
         ),
     ],
 )
-def test_statement_that_a_rule_vouches_for_is_replicated_unless_it_asks_for_chance(
+def test_statement_that_a_rule_vouches_for_is_replicated_unless_it_is_random(
     argument: Node, becomes: str | None
 ) -> None:
     text = "CALL compact(current_date())" if argument.place else "CALL compact(x())"

@@ -1,7 +1,8 @@
-"""What the judge finds in readings: what could differ from cluster to cluster, and its remedy.
+"""Tests of the judge's findings in readings: parts that could differ between clusters.
 
-The readings are Spark's own, recorded in `tests/golden/readings/exact.json.gz` (text to JSON), of
-the tables of `witness_statements` and of those in `PREPARING`.
+Each finding has a remedy. The readings are Spark's own, recorded in
+`tests/golden/readings/exact.json.gz` (text to JSON), of the tables of `witness_statements` and of
+those in `PREPARING`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ PREPARING = [
     "DECLARE OR REPLACE VARIABLE s STRING = 'it\\'s \\u0024{x}'",
     "DECLARE OR REPLACE VARIABLE at TIMESTAMP = TIMESTAMP '2026-01-02 03:04:05'",
 ]
-"""Beside the tables of `witness_statements`."""
+"""The tables besides those of `witness_statements`."""
 EXACT = [
     "DELETE FROM days WHERE current_date > DATE'2026-01-01'",
     "UPDATE days SET n = 1 WHERE current_date IS NULL",
@@ -188,7 +189,7 @@ VALUES = {
         "current_date": "DATE '2026-03-04'"
     },
 }
-"""What becomes a literal, and nothing else is found: text at its place, and literal."""
+"""The parts that become literals, and no others: the text at its place, and the literal."""
 ALSO_ROWS = {
     "INSERT INTO u SELECT a, 'x', 1 FROM vnow WHERE ts IS NULL": "vnow",
     "MERGE INTO t USING vnow s ON t.a = s.a WHEN MATCHED THEN UPDATE SET ts = s.ts": "vnow",
@@ -258,7 +259,7 @@ def recorded() -> dict[str, str]:
 
 
 def found(text: str) -> list[Finding]:
-    """Return all that is found in a statement; what has no reading is an error of Spark's."""
+    """Return all findings in a statement; one without a reading is an error of Spark's."""
     data = recorded()[text]
     reading = read(data, text)
     if reading.analyzed is None:
@@ -277,17 +278,17 @@ def is_of_rows(text: str) -> bool:
 
 
 @pytest.mark.parametrize("text", [t for t in AS_TEXT if is_of_rows(t)])
-def test_statement_that_is_exact_has_at_most_values(text: str) -> None:
+def test_exact_statement_has_only_findings_that_become_values(text: str) -> None:
     assert remedies(text) <= {Remedy.VALUE}, found(text)
 
 
 @pytest.mark.parametrize("text", EXACT)
-def test_statement_of_columns_that_look_like_functions_has_no_finding(text: str) -> None:
+def test_statement_with_columns_named_like_functions_has_no_finding(text: str) -> None:
     assert found(text) == []
 
 
 @pytest.mark.parametrize("text", VALUES)
-def test_one_value_of_a_statement_becomes_a_literal_at_its_place(text: str) -> None:
+def test_value_of_a_statement_becomes_a_literal_at_its_place(text: str) -> None:
     findings = found(text)
     assert {each.remedy for each in findings} == {Remedy.VALUE}, findings
     replaced = {
@@ -306,7 +307,7 @@ def test_statement_that_differs_has_a_finding(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ALSO_ROWS)
-def test_query_that_differs_is_of_rows_with_its_expression_in_words(text: str) -> None:
+def test_query_that_differs_needs_rows_and_the_reason_names_its_expression(text: str) -> None:
     reasons = [each.reason for each in found(text) if each.remedy is Remedy.ROWS]
     assert any(ALSO_ROWS[text] in each for each in reasons), found(text)
 
@@ -319,7 +320,7 @@ def test_code_outside_sql_has_no_remedy(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", sorted(NOW_EXACT))
-def test_view_of_exact_rows_is_seen_through(text: str) -> None:
+def test_view_of_exact_rows_has_no_finding(text: str) -> None:
     assert found(text) == []
 
 
@@ -337,7 +338,7 @@ def test_nondeterministic_expression_of_a_known_class_is_found() -> None:
     assert "deterministic" in finding.reason
 
 
-def test_legacy_parser_makes_formats_read_the_clock() -> None:
+def test_format_under_the_legacy_parser_depends_on_the_clock() -> None:
     text = "INSERT INTO t (ts) SELECT to_timestamp(b, 'HH:mm') FROM u"
     reading = read(recorded()[text], text)
     assert reading.analyzed is not None

@@ -1,4 +1,4 @@
-"""The verdict on writes, over readings of a real Spark: as they stand, with literals, as rows."""
+"""Tests of the verdict on writes, over real Spark's readings: unchanged, with literals, as rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def judged(sql: str, unread: tuple[Node, ...] = ()) -> Judged:
         "INSERT INTO x SELECT k, current_user FROM audit",
     ],
 )
-def test_column_is_one_whatever_function_has_its_name(sql: str) -> None:
+def test_column_with_the_name_of_a_function_is_a_column(sql: str) -> None:
     found = judged(sql)
     assert (found.treatment, found.sql, found.moved) == (Treatment.REPLICATE, sql, False)
 
@@ -71,7 +71,7 @@ def test_column_is_one_whatever_function_has_its_name(sql: str) -> None:
         ),
     ],
 )
-def test_what_moves_is_a_literal_at_its_place(sql: str, becomes: str) -> None:
+def test_changing_value_becomes_a_literal_at_its_place(sql: str, becomes: str) -> None:
     found = judged(sql)
     assert (found.treatment, found.sql) == (Treatment.REPLICATE, becomes)
     assert found.moved
@@ -92,19 +92,21 @@ def test_what_moves_is_a_literal_at_its_place(sql: str, becomes: str) -> None:
         ),
     ],
 )
-def test_query_over_what_the_session_has_becomes_rows_computed_there(sql: str, query: str) -> None:
+def test_query_over_the_sessions_objects_becomes_rows_computed_in_the_session(
+    sql: str, query: str
+) -> None:
     found = judged(sql)
     assert found.treatment is Treatment.MATERIALISE and found.of_session
     assert found.cut is not None and found.cut.query == query
     assert any("temporary view" in each or "function" in each for each in found.reasons)
 
 
-def test_change_feed_becomes_rows() -> None:
+def test_query_of_a_change_feed_becomes_rows() -> None:
     found = judged("INSERT INTO u SELECT a, b, i FROM table_changes('cdf', 1)")
     assert found.treatment is Treatment.MATERIALISE and not found.of_session
 
 
-def test_several_inserts_in_one_are_refused() -> None:
+def test_several_inserts_in_one_statement_are_refused() -> None:
     with pytest.raises(RefusedError, match="several INSERTs"):
         judged("FROM t INSERT INTO u SELECT a, b, 1 INSERT INTO p SELECT a, b, 2")
 
@@ -124,7 +126,7 @@ def test_query_of_a_clustered_table_is_cut_by_its_words(head: str, query: str) -
 
 
 def defined(sql: str, whole: bool = True) -> Definition | None:
-    """Return the verdict on what is recorded of DDL, with the analyzer or without."""
+    """Return the verdict on recorded DDL, with the analyzer's reading or without it."""
     found = recorded(sql)
     reading = found.reading(sql)
     if not whole:
@@ -133,7 +135,7 @@ def defined(sql: str, whole: bool = True) -> Definition | None:
     return judge_definition(reading, context, Facts(), moment(found.world))
 
 
-def test_text_that_is_no_query_is_not_confirmed() -> None:
+def test_confirm_query_refuses_a_text_that_is_no_query() -> None:
     several = "FROM t INSERT INTO u SELECT a, b, 1 INSERT INTO p SELECT a, b, 2"
     for sql in ("DELETE FROM t WHERE a > k", several):
         with pytest.raises(RefusedError):
@@ -141,7 +143,7 @@ def test_text_that_is_no_query_is_not_confirmed() -> None:
 
 
 def of_definitions(whole: bool) -> dict[str, Judged]:
-    """Return the verdicts on all that is recorded, by statement, with the analyzer or without."""
+    """Return the verdicts on all recorded statements, with the analyzer's reading or without it."""
     verdicts = {}
     for path in sorted(CORPUS.glob("*.txt")):
         for sql, found in part(path.stem).items():
@@ -149,19 +151,23 @@ def of_definitions(whole: bool) -> dict[str, Judged]:
             if reading is None or reading.analyzed is None:
                 continue
             with contextlib.suppress(RefusedError):
-                told = defined(sql, whole)
-                if told is not None:
-                    verdicts[sql] = told.judged
+                definition = defined(sql, whole)
+                if definition is not None:
+                    verdicts[sql] = definition.judged
     return verdicts
 
 
-def test_definition_is_told_by_its_text_as_the_analyzer_tells_it() -> None:
+def test_definition_judged_by_its_text_has_the_verdict_of_the_analyzed_one() -> None:
     by_text, analyzed = of_definitions(whole=False), of_definitions(whole=True)
     assert len(by_text) > 50
-    for sql, told in by_text.items():
+    for sql, definition in by_text.items():
         # What turns out to be a temporary view is none in a session that holds nothing.
         full = analyzed[sql]
-        assert (told.kind, told.writes, told.treatment) == (full.kind, full.writes, full.treatment)
+        assert (definition.kind, definition.writes, definition.treatment) == (
+            full.kind,
+            full.writes,
+            full.treatment,
+        )
     assert not any(sql.startswith(("CREATE VIEW", "CREATE OR REPLACE VIEW")) for sql in by_text)
 
 
@@ -176,7 +182,9 @@ def test_definition_is_told_by_its_text_as_the_analyzer_tells_it() -> None:
         ("CREATE VIEW n AS SELECT current_date FROM us", False),
     ],
 )
-def test_definition_that_computes_or_reads_is_not_told_by_its_text(sql: str, is_told: bool) -> None:
+def test_definition_that_computes_or_reads_is_not_judged_by_its_text(
+    sql: str, is_told: bool
+) -> None:
     assert (defined(sql, whole=False) is not None) is is_told
 
 
@@ -196,7 +204,7 @@ def changing(*words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("sql", changing("now()"))
-def test_clock_in_what_is_computed_becomes_a_literal(sql: str) -> None:
+def test_clock_in_a_value_computed_by_the_analyzer_becomes_a_literal(sql: str) -> None:
     found = judged(sql)
     assert found.treatment is Treatment.REPLICATE
     assert "now()" not in found.sql and AS_NOW in found.sql
@@ -212,7 +220,9 @@ def test_clock_in_what_is_computed_becomes_a_literal(sql: str) -> None:
         ("session_variable || ", "'x' || "),
     ],
 )
-def test_whatever_moves_in_what_is_computed_becomes_a_literal(written: str, becomes: str) -> None:
+def test_changing_value_inside_a_computed_value_becomes_a_literal(
+    written: str, becomes: str
+) -> None:
     (sql,) = changing(written)
     found = judged(sql)
     assert (found.treatment, found.reasons) == (Treatment.REPLICATE, ())
@@ -220,7 +230,7 @@ def test_whatever_moves_in_what_is_computed_becomes_a_literal(written: str, beco
 
 
 @pytest.mark.parametrize("name", ["FROM pivots", "fdays(1)", "tdays(1)"])
-def test_bodies_of_views_and_functions_that_compute_so_make_rows(name: str) -> None:
+def test_view_or_function_with_computed_clock_values_is_replaced_by_rows(name: str) -> None:
     sql = next(each for each in changing(name) if each.startswith("INSERT"))
     found = judged(sql)
     assert (found.treatment, found.sql) == (Treatment.MATERIALISE, sql)
@@ -244,20 +254,20 @@ def test_what_computes_so_becomes_rows(words: tuple[str, ...]) -> None:
         *("substr", "upper(user)"),  # a column named like a function
     ],
 )
-def test_what_is_computed_of_constants_alone_stays_as_it_is(words: str) -> None:
+def test_value_computed_from_constants_only_is_not_changed(words: str) -> None:
     sql = next(each for each in changing(words) if "now()" not in each)
     found = judged(sql)
     assert (found.treatment, found.sql) == (Treatment.REPLICATE, sql)
 
 
 @pytest.mark.parametrize(("words", "cls"), [("lower('A')", "lower"), ("upper('a')", "upper")])
-def test_rule_by_expression_sees_what_is_computed(words: str, cls: str) -> None:
+def test_rule_by_expression_includes_computed_expressions(words: str, cls: str) -> None:
     (sql,) = changing(words)
     assert cls in expression_classes(recorded(sql).reading(sql))
     assert cls in judged(sql).expressions
 
 
-def test_what_cannot_be_read_by_itself_counts_as_different() -> None:
+def test_part_that_cannot_be_read_by_itself_counts_as_different() -> None:
     unread = (Node("NamedParameter", place=None),)
     (of_rows,) = changing("'a int')), 2")
     assert judged(of_rows).treatment is Treatment.REPLICATE
@@ -268,7 +278,7 @@ def test_what_cannot_be_read_by_itself_counts_as_different() -> None:
     assert "cannot be read by itself" in found.reasons[0]
 
 
-def test_part_beside_the_source_is_told_from_it_by_its_place() -> None:
+def test_part_beside_the_source_is_recognised_by_its_place() -> None:
     (sql,) = changing("MERGE", "current_date")
     reading = recorded(sql).reading(sql)
     places = {each.place for plan in reading.computed for each in plan.walk() if each.cls == "Now"}
@@ -276,7 +286,7 @@ def test_part_beside_the_source_is_told_from_it_by_its_place() -> None:
     assert judged(sql, unread=unread).treatment is Treatment.REFUSE
 
 
-def test_query_and_definition_that_compute_so_are_told() -> None:
+def test_query_and_definition_with_computed_clock_values_are_reported() -> None:
     for sql in statements("computed"):
         found = recorded(sql)
         reading = found.reading(sql)
@@ -284,11 +294,11 @@ def test_query_and_definition_that_compute_so_are_told() -> None:
             query = judge_query(reading, Facts(), moment(found.world))
             assert query.reasons == ("now() reads the clock",)
         elif sql.startswith("CREATE TABLE"):
-            told = defined(sql)
-            assert told is not None and told.judged.treatment is Treatment.REFUSE
+            definition = defined(sql)
+            assert definition is not None and definition.judged.treatment is Treatment.REFUSE
 
 
-def test_pattern_that_the_parser_computes_of_a_moment_is_refused() -> None:
+def test_pattern_that_the_parser_computes_from_a_moment_is_refused() -> None:
     sql, constant = changing("LIKE ANY")
     found = judged(sql)
     assert found.treatment is Treatment.REFUSE

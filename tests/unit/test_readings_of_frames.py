@@ -1,4 +1,4 @@
-"""What Spark is asked about parts of plans that write, what is made of it, and what is kept."""
+"""Tests of the questions to Spark about parts of plans that write, and of the kept readings."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def reading(analyzed: dict[str, Any], *, metadata: dict[str, Any] | None = None)
 
 @dataclass
 class Spark:
-    """A session that gives the same reading each time."""
+    """A session that returns the same reading each time."""
 
     says: str = reading(ROWS)
     asked: list[bytes] = field(default_factory=list)
     epoch: int = 0
     defines: bool = False
-    """Whether a definition changes while it is asked."""
+    """Whether a definition changes while Spark is asked."""
 
     async def ready(self) -> None:
         pass
@@ -91,7 +91,7 @@ def question(value: int) -> bytes:
 
 
 async def asked(spark: Spark, having: Readings, **how: Any) -> list[int]:
-    """Ask about two pieces of rows; return how often Spark was asked after each."""
+    """Ask about two batches of rows; return the number of Spark's readings after each."""
     counts = []
     for value in range(2):
         await having.frame(question(value), Asker(Settings(), None, "ann"), **how)
@@ -99,7 +99,7 @@ async def asked(spark: Spark, having: Readings, **how: Any) -> list[int]:
     return counts
 
 
-async def test_rows_piece_by_piece_are_read_once_and_without_the_numbers_of_steps() -> None:
+async def test_rows_in_batches_are_read_once_and_without_the_numbers_of_steps() -> None:
     spark = Spark()
     having = readings(spark)
     assert await asked(spark, having) == [1, 1]
@@ -116,13 +116,11 @@ async def test_rows_piece_by_piece_are_read_once_and_without_the_numbers_of_step
         (Spark(reading(tree("Sample", child=ROWS))), {}),
     ],
 )
-async def test_what_may_be_another_one_the_next_time_is_read_each_time(
-    spark: Spark, how: dict[str, Any]
-) -> None:
+async def test_reading_that_may_change_is_not_kept(spark: Spark, how: dict[str, Any]) -> None:
     assert await asked(spark, readings(spark), **how) == [1, 2]
 
 
-async def test_frame_is_read_where_its_temporary_things_are_and_nothing_is_kept() -> None:
+async def test_frame_of_a_session_with_temporary_objects_is_read_there_and_not_kept() -> None:
     shared, own = Spark(), Spark()
     having = readings(shared)
     for temporaries, there, counts in (
@@ -136,7 +134,7 @@ async def test_frame_is_read_where_its_temporary_things_are_and_nothing_is_kept(
         assert (len(shared.asked), len(own.asked)) == counts
 
 
-async def test_frame_gives_its_columns_and_the_keys_of_their_metadata() -> None:
+async def test_frame_has_its_columns_and_the_keys_of_their_metadata() -> None:
     spark = Spark(reading(ROWS, metadata={"delta.generationExpression": "x"}))
     found = await readings(spark).frame(question(1), Asker(Settings(), None, "ann"))
     assert found.columns == (("n", "BIGINT"),)
@@ -153,7 +151,7 @@ async def test_frame_gives_its_columns_and_the_keys_of_their_metadata() -> None:
         (tree("PythonUDF", "BIGINT", func=tree("SimplePythonFunction")), "runs code"),
     ],
 )
-async def test_frame_says_why_it_may_differ(analyzed: dict[str, Any], says: str) -> None:
+async def test_frame_has_the_reasons_why_it_may_differ(analyzed: dict[str, Any], says: str) -> None:
     found = await readings(Spark(reading(analyzed))).frame(
         question(1), Asker(Settings(), None, "ann")
     )
@@ -162,7 +160,7 @@ async def test_frame_says_why_it_may_differ(analyzed: dict[str, Any], says: str)
 
 
 @pytest.mark.parametrize("cls", ["CallMethodViaReflection", "AppendData"])
-async def test_frame_that_is_no_query_or_runs_foreign_code_may_not_run_at_all(cls: str) -> None:
+async def test_frame_that_is_no_query_or_runs_foreign_code_is_refused(cls: str) -> None:
     found = await readings(Spark(reading(tree(cls)))).frame(
         question(1), Asker(Settings(), None, "ann")
     )
@@ -170,6 +168,6 @@ async def test_frame_that_is_no_query_or_runs_foreign_code_may_not_run_at_all(cl
 
 
 @pytest.mark.parametrize("says", ["", "[]", '{"parsed": null}', '{"analyzed": {"c": 1, "f": 2}}'])
-async def test_frame_whose_reading_is_none_is_refused(says: str) -> None:
+async def test_frame_without_a_valid_reading_is_refused(says: str) -> None:
     with pytest.raises(RefusedError, match="cannot be judged"):
         await readings(Spark(says)).frame(question(1), Asker(Settings(), None, "ann"))

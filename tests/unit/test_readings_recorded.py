@@ -1,4 +1,4 @@
-"""The recorded readings are those of the corpus, and can be read."""
+"""Tests that the recorded readings belong to the corpus and can be read."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.readings import corpus, golden
 
 @pytest.mark.parametrize("name", corpus.names())
 def test_recorded_readings_are_those_of_the_corpus(name: str) -> None:
-    """Else `make readings` has to be run."""
+    """If it fails, run `make readings`."""
     assert list(golden.part(name)) == corpus.statements(name)
 
 
-def test_recorded_reading_is_a_tree_whose_places_lie_in_the_text() -> None:
+def test_recorded_reading_has_places_within_the_text() -> None:
     wrong = []
     for statement, recorded in golden.everything():
         if recorded.error:
@@ -27,12 +27,12 @@ def test_recorded_reading_is_a_tree_whose_places_lie_in_the_text() -> None:
     assert wrong == []
 
 
-def test_recorded_error_is_spark_s_own() -> None:
+def test_recorded_error_is_an_error_of_the_statement() -> None:
     accidents = {"INTERNAL_ERROR", "UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED"}
     assert [each for each, said in golden.everything() if said.error in accidents] == []
 
 
-def test_statement_on_a_line_is_the_statement() -> None:
+def test_statement_of_the_corpus_is_written_as_its_line() -> None:
     for name in corpus.names():
         lines = (corpus.HERE / "corpus" / f"{name}.txt").read_text(encoding="utf-8").split("\n")
         kept = [line for line in lines if line and not line.startswith("#")]

@@ -1,7 +1,7 @@
-"""Queries between two whole HAProcs, but for Spark: real doors, services, replicas, one log.
+"""Tests of queries between two HAProcs, complete except for Spark.
 
-The clusters hold no tables: a query answers with its cluster's name. What is applied is decided by
-the test, which holds a cluster's statements back.
+Real doors, services and replicas, and one log. The clusters hold no tables: a query returns its
+cluster's name. The test decides when operations are applied: it holds a cluster's statements back.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ QUERY = "SELECT name FROM t"
 
 @dataclass
 class Spark:
-    """A cluster: its sessions, its lanes, and the engine that leads to them, in one."""
+    """A cluster: its sessions, its lanes, and the engine that provides them, in one."""
 
     name: str
     go: asyncio.Event = field(default_factory=asyncio.Event)
     """Statements are applied while this is set."""
     queries: list[str] = field(default_factory=list)
     applied: list[object] = field(default_factory=list)
-    """What ran with a mark: clients' writes."""
+    """The statements that ran with a marker: clients' writes."""
     settings_: Settings = field(default_factory=Settings)
 
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Any:
@@ -122,7 +122,7 @@ class Spark:
 
 
 class HAProc:
-    """One of the two."""
+    """One of the two HAProcs."""
 
     def __init__(self, config: Config, name: str, store: MemoryStore) -> None:
         self.name, self.config = name, config
@@ -171,7 +171,7 @@ class HAProc:
         ]
 
     def positions(self) -> list[Candidate]:
-        """Return what the others would have reported."""
+        """Return the positions that the other HAProcs would have reported."""
         return [Candidate(each.name, True, each.core.schedule.low) for each in self.others]
 
     @contextlib.asynccontextmanager
@@ -194,7 +194,7 @@ class HAProc:
 
 @dataclass
 class Pair:
-    """Both, and a client's HTTP session."""
+    """Both HAProcs, and a client's HTTP session."""
 
     a: HAProc
     b: HAProc
@@ -207,7 +207,7 @@ class Pair:
             return answer
 
     async def name_from(self, to: HAProc, **fields: Any) -> str:
-        """Run the query and return which cluster's rows came."""
+        """Run the query and return the name of the cluster that computed the rows."""
         answer = await self.ask(to, QUERY, **fields)
         assert answer["status"]["state"] == "SUCCEEDED", answer
         ((name,),) = answer["result"]["data_array"]
@@ -241,7 +241,7 @@ async def pair(
         yield Pair(a, b, http)
 
 
-async def test_query_goes_to_the_cluster_that_is_fresh_enough(tmp_path: Path) -> None:
+async def test_query_runs_on_a_cluster_that_is_fresh_enough(tmp_path: Path) -> None:
     async with pair(tmp_path, Reads(wait_s=0.2)) as ring:
         a, b = ring.a, ring.b
         b.spark.go.clear()
@@ -274,7 +274,7 @@ async def test_query_waits_for_its_own_cluster_and_then_runs_there(tmp_path: Pat
         assert await asyncio.gather(*asked) == ["b"] * 5
 
 
-async def test_query_in_a_session_is_refused_where_another_would_be_forwarded(
+async def test_query_in_a_session_is_refused_where_another_one_would_be_forwarded(
     tmp_path: Path,
 ) -> None:
     async with pair(tmp_path, Reads(wait_s=0.1)) as ring:
@@ -284,13 +284,13 @@ async def test_query_in_a_session_is_refused_where_another_would_be_forwarded(
             assert response.status == 200
         b.spark.go.clear()
         await ring.ask(a, "INSERT INTO t VALUES (1)")
-        told = await ring.ask(b, QUERY, session_id="s", consistency="linearizable")
-        assert (told["error_class"], told["outcome"]) == ("HAPROC_NOT_FRESH", "NOT_SENT")
-        assert "b lacks 1 record, a has what is needed" in told["message"]
+        answers = await ring.ask(b, QUERY, session_id="s", consistency="linearizable")
+        assert (answers["error_class"], answers["outcome"]) == ("HAPROC_NOT_FRESH", "NOT_SENT")
+        assert "b lacks 1 record, a has what is needed" in answers["message"]
         b.spark.go.set()
 
 
-async def test_queries_that_wait_on_leave_with_their_clients_and_when_their_cluster_does(
+async def test_waiting_queries_end_when_their_clients_disconnect_or_their_cluster_stops(
     tmp_path: Path,
 ) -> None:
     async with pair(tmp_path, Reads(Consistency.LINEARIZABLE, wait_s=1.0)) as ring:
@@ -307,13 +307,13 @@ async def test_queries_that_wait_on_leave_with_their_clients_and_when_their_clus
             while b.registry.request_admission.inside > 60:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         b.core.condition.stopping()
-        told = await asyncio.gather(*asked[40:])
-        assert {each["error_class"] for each in told} == {"HAPROC_DRAINING"}
+        answers = await asyncio.gather(*asked[40:])
+        assert {each["error_class"] for each in answers} == {"HAPROC_DRAINING"}
         assert b.registry.request_admission.inside == 0
         b.spark.go.set()
 
 
-async def test_queries_that_wait_for_their_cluster_keep_no_places(tmp_path: Path) -> None:
+async def test_queries_that_wait_for_their_cluster_hold_no_permits(tmp_path: Path) -> None:
     limits = Limits(statements_max=2, statement_queue_s=WAIT_S)
     async with pair(tmp_path, Reads(Consistency.LINEARIZABLE, wait_s=0.1), limits) as ring:
         a, b = ring.a, ring.b
@@ -328,12 +328,12 @@ async def test_queries_that_wait_for_their_cluster_keep_no_places(tmp_path: Path
                     await asyncio.sleep(0.005)
         assert await ring.name_from(b, consistency="any") == "b"
         b.spark.go.set()
-        told = await asyncio.gather(*asked)
-        assert {each["status"]["state"] for each in told} == {"SUCCEEDED"}
+        answers = await asyncio.gather(*asked)
+        assert {each["status"]["state"] for each in answers} == {"SUCCEEDED"}
         assert b.registry.request_admission.inside == 0
 
 
-async def test_query_of_a_peer_is_run_here_or_refused_but_never_forwarded(
+async def test_query_of_a_peer_is_run_here_or_refused_and_never_forwarded(
     tmp_path: Path,
 ) -> None:
     async with pair(tmp_path, Reads(wait_s=0.1)) as ring:
@@ -349,13 +349,13 @@ async def test_query_of_a_peer_is_run_here_or_refused_but_never_forwarded(
         ):
             asked = {**body, "statement": statement}
             async with ring.http.post(url, json=asked, headers=secret) as response:
-                told = await response.json()
-                assert (response.status, told["error_class"]) == (status, error_class), told
+                answers = await response.json()
+                assert (response.status, answers["error_class"]) == (status, error_class), answers
         assert a.spark.queries == [] and b.spark.queries == []
         b.spark.go.set()
 
 
-async def test_query_for_which_only_a_busy_peer_is_fresh_enough_is_told_so_at_once(
+async def test_query_for_which_only_a_busy_peer_is_fresh_enough_is_refused_at_once(
     tmp_path: Path,
 ) -> None:
     async with pair(tmp_path, Reads(wait_s=0.1)) as ring, contextlib.AsyncExitStack() as places:
@@ -365,15 +365,15 @@ async def test_query_for_which_only_a_busy_peer_is_fresh_enough_is_told_so_at_on
         for _ in range(a.config.limits.statements_max):
             await places.enter_async_context(a.registry.request_admission.permit("x"))
         async with asyncio.timeout(WAIT_S):
-            told = await ring.ask(b, QUERY, consistency="linearizable")
-        assert told["error_class"] == "HAPROC_BUSY"
-        assert "a has what is needed; a is busy" in told["message"]
+            answers = await ring.ask(b, QUERY, consistency="linearizable")
+        assert answers["error_class"] == "HAPROC_BUSY"
+        assert "a has what is needed; a is busy" in answers["message"]
         await places.aclose()
         assert await ring.name_from(b, consistency="linearizable") == "a"
         b.spark.go.set()
 
 
-async def test_query_leaves_a_peer_that_is_found_gone_while_it_is_asked(
+async def test_forwarded_query_leaves_a_peer_that_disappears_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads_module, "WATCH_S", 0.02)
@@ -396,7 +396,7 @@ async def test_query_leaves_a_peer_that_is_found_gone_while_it_is_asked(
             assert await waiting == "b"
 
 
-async def test_query_is_not_forwarded_to_a_cluster_that_the_ring_has_no_more(
+async def test_query_is_not_forwarded_to_a_cluster_that_left_the_ring(
     tmp_path: Path,
 ) -> None:
     async with pair(tmp_path, Reads(wait_s=0.1)) as ring:
@@ -404,7 +404,7 @@ async def test_query_is_not_forwarded_to_a_cluster_that_the_ring_has_no_more(
         b.spark.go.clear()
         await ring.ask(a, "INSERT INTO t VALUES (1)")
         b.peers.follow(founders(b.config)[1:])
-        told = await ring.ask(b, QUERY, consistency="linearizable", timeout_s=1.0)
-        assert told["error_class"] == "HAPROC_NOT_FRESH"
+        answers = await ring.ask(b, QUERY, consistency="linearizable", timeout_s=1.0)
+        assert answers["error_class"] == "HAPROC_NOT_FRESH"
         b.peers.follow(founders(b.config))
         assert await ring.name_from(b, consistency="linearizable") == "a"

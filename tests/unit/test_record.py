@@ -1,4 +1,4 @@
-"""The record format: what was written comes back, and nothing else is taken for a record."""
+"""Tests of the record format: a record is decoded as it was encoded, and no other bytes are."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def test_encode_golden_record_gives_the_kept_bytes() -> None:
     assert encode(GOLDEN_RECORD) == GOLDEN.read_bytes()
 
 
-def test_decode_golden_bytes_give_the_record() -> None:
+def test_decode_golden_bytes_gives_the_record() -> None:
     assert decode(GOLDEN.read_bytes()) == GOLDEN_RECORD
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
-def test_decode_unknown_version_is_refused(version: int) -> None:
+def test_decode_of_an_unknown_version_is_refused(version: int) -> None:
     data = bytearray(encode(GOLDEN_RECORD))
     data[2] = version
     with pytest.raises(UnknownVersionError, match=f"version {version} "):
         decode(bytes(data))
 
 
-def test_decode_unknown_flags_are_refused() -> None:
+def test_decode_of_unknown_flags_is_refused() -> None:
     data = bytearray(encode(GOLDEN_RECORD))
     data[3] = 1
     with pytest.raises(UnknownVersionError, match="flags 0x01"):
@@ -50,7 +50,7 @@ def test_decode_unknown_flags_are_refused() -> None:
 
 
 @given(st.binary())
-def test_decode_any_bytes_give_a_record_or_the_packages_error(data: bytes) -> None:
+def test_decode_of_any_bytes_gives_a_record_or_log_corrupt_error(data: bytes) -> None:
     for candidate in (data, b"DQ\x01\x00" + len(data).to_bytes(4, "little") + data):
         try:
             record = decode(candidate)
@@ -74,14 +74,16 @@ def test_decode_any_bytes_give_a_record_or_the_packages_error(data: bytes) -> No
         b"\xff\xfe",
     ],
 )
-def test_decode_broken_header_is_corrupt(header: bytes) -> None:
+def test_decode_of_a_broken_header_is_corrupt(header: bytes) -> None:
     data = b"DQ\x01\x00" + len(header).to_bytes(4, "little") + header
     with pytest.raises(LogCorruptError):
         decode(data)
 
 
 @given(record_values, st.data())
-def test_decode_record_cut_in_its_header_is_corrupt(record: Record, data: st.DataObject) -> None:
+def test_decode_of_a_record_cut_in_its_header_is_corrupt(
+    record: Record, data: st.DataObject
+) -> None:
     stored = encode(record)
     header_end = len(stored) - len(record.payload)
     with pytest.raises(LogCorruptError):

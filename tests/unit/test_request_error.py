@@ -23,20 +23,20 @@ from haproc.spark_error import NO_DETAILS, Details
         (EngineError(ErrorKind.ENVIRONMENT, "full", error_class="DISK"), "DISK"),
     ],
 )
-def test_error_that_says_nothing_is_told_from_a_cluster_that_is_away(
+def test_error_without_information_differs_from_one_of_an_unreachable_cluster(
     error: EngineError, error_class: str
 ) -> None:
-    told = request_error(error, "a", WriteOutcome.NOT_SENT)
-    assert (told.kind, told.error_class) == (FailureKind.AVAILABILITY, error_class)
-    assert told.message.startswith("cluster a: ")
+    found = request_error(error, "a", WriteOutcome.NOT_SENT)
+    assert (found.kind, found.error_class) == (FailureKind.AVAILABILITY, error_class)
+    assert found.message.startswith("cluster a: ")
 
 
-def test_request_error_of_what_is_no_query_is_a_refusal_without_the_plugins_exception() -> None:
-    """Else PySpark raises the plugin's IllegalArgumentException, with a stack of the JVM."""
+def test_request_error_of_a_statement_that_is_no_query_is_a_refusal_without_details() -> None:
+    """With details, PySpark would raise the plugin's IllegalArgumentException with a JVM stack."""
     details = Details(("java.lang.IllegalArgumentException",))
-    told = request_error(NoQueryError(("DropTable",), details), "a", WriteOutcome.NOT_SENT)
-    assert (told.kind, told.error_class) == (FailureKind.REFUSED, ErrorClass.ANALYSIS_DIFFERS)
-    assert "DropTable" in told.message and told.details == NO_DETAILS
+    found = request_error(NoQueryError(("DropTable",), details), "a", WriteOutcome.NOT_SENT)
+    assert (found.kind, found.error_class) == (FailureKind.REFUSED, ErrorClass.ANALYSIS_DIFFERS)
+    assert "DropTable" in found.message and found.details == NO_DETAILS
 
 
 _BUGS = (KeyError("k"), ValueError("v"), RecursionError(), AssertionError())
@@ -45,26 +45,28 @@ _OF_THE_HOST = (OSError(28, "no space left on device"), MemoryError(), TimeoutEr
 
 @pytest.mark.parametrize("error", [*_BUGS, *_OF_THE_HOST], ids=repr)
 def test_internal_error_of_a_query_has_no_unknown_outcome(error: Exception) -> None:
-    for told in (of_query(error, "a query"), to_request_error(error, "a query", only_reads=True)):
-        assert isinstance(told, RequestError) and told.error_class == ErrorClass.INTERNAL
-        assert told.outcome is WriteOutcome.NOT_SENT
+    for found in (of_query(error, "a query"), to_request_error(error, "a query", only_reads=True)):
+        assert isinstance(found, RequestError) and found.error_class == ErrorClass.INTERNAL
+        assert found.outcome is WriteOutcome.NOT_SENT
 
 
-def test_error_in_doubt_that_a_query_meets_has_no_unknown_outcome() -> None:
-    told = of_query(
+def test_log_error_during_a_query_has_no_unknown_outcome() -> None:
+    found = of_query(
         log_unavailable("the log did not answer", TimeoutError(), "ask again"), "a query"
     )
-    assert isinstance(told, RequestError) and told.outcome is WriteOutcome.NOT_SENT
-    assert told.error_class == ErrorClass.LOG_UNAVAILABLE and told.hint == "ask again"
+    assert isinstance(found, RequestError) and found.outcome is WriteOutcome.NOT_SENT
+    assert found.error_class == ErrorClass.LOG_UNAVAILABLE and found.hint == "ask again"
 
 
 @pytest.mark.parametrize("error", [*_BUGS, *_OF_THE_HOST], ids=repr)
-def test_internal_error_of_what_may_have_written_is_in_doubt(error: Exception) -> None:
-    told = to_request_error(error, "a statement")
-    assert told.kind is FailureKind.AVAILABILITY and told.outcome is WriteOutcome.UNKNOWN
+def test_internal_error_of_a_statement_that_may_have_written_has_an_unknown_outcome(
+    error: Exception,
+) -> None:
+    found = to_request_error(error, "a statement")
+    assert found.kind is FailureKind.AVAILABILITY and found.outcome is WriteOutcome.UNKNOWN
 
 
-def test_query_is_worth_asking_elsewhere_only_if_this_host_may_be_why() -> None:
+def test_error_of_a_query_is_an_availability_error_only_if_its_host_may_be_the_cause() -> None:
     def kind(error: Exception) -> FailureKind:
         return to_request_error(error, "a query", only_reads=True).kind
 
@@ -72,7 +74,7 @@ def test_query_is_worth_asking_elsewhere_only_if_this_host_may_be_why() -> None:
     assert {kind(error) for error in _OF_THE_HOST} == {FailureKind.AVAILABILITY}
 
 
-def test_error_of_spark_or_a_rule_stays_as_it_is() -> None:
+def test_error_of_spark_or_of_a_rule_is_not_changed() -> None:
     of_spark = EngineError(ErrorKind.APPLICATION, "no table", error_class="TABLE_OR_VIEW_NOT_FOUND")
     by_rule = RefusedError(ErrorClass.REFUSED_BY_RULE, "not this", "another")
     assert of_query(of_spark, "a query") is of_spark

@@ -1,4 +1,4 @@
-"""Every type that Spark gives a result: as JSON, as Arrow that clients read, and as a digest."""
+"""Tests of every type of Spark's results: as JSON, as Arrow that clients can read, as a digest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from haproc.statements.plain_arrow import (
 from tests.unit.test_haclient_values import YEAR_MONTHS as STREAM
 
 YEAR_MONTHS = pa.ipc.open_stream(base64.b64decode(STREAM)).schema.field("a").type
-"""pyarrow reads the type, and has no function to make it."""
+"""pyarrow can read this type, but has no function to create it."""
 
 SIMPLE = [
     *(pa.null(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32()),
@@ -60,11 +60,11 @@ def variant(value: bytes, metadata: bytes) -> dict[str, bytes]:
 
 OBJECT = variant(b"\x02\x01\x00\x00\x10\x03\x03\x00\x02\x08\n\x0c\x01 \x01\x19\x00\x00\x00\x05x",
                  b"\x01\x01\x00\x01a")  # fmt: skip
-"""What Spark gives for parse_json('{"a":[1,2.5,"x"]}')."""
+"""Spark's result of parse_json('{"a":[1,2.5,"x"]}')."""
 
 
 def filled(kind: pa.DataType) -> Any:
-    """Return a value of a type; None of a simple one."""
+    """Return a value of a type; None for a simple type."""
     if kind == VARIANT:
         return OBJECT
     if pa.types.is_map(kind):
@@ -87,7 +87,7 @@ def batch_of(kind: pa.DataType) -> pa.RecordBatch:
 @example(pa.struct([("f0", VARIANT)]))
 @example(pa.list_(pa.struct([("f0", VARIANT)])))
 @settings(max_examples=60, deadline=None)
-def test_every_type_is_told_wherever_it_stands(kind: pa.DataType) -> None:
+def test_type_of_any_kind_is_converted_at_any_depth(kind: pa.DataType) -> None:
     batch = batch_of(kind)
     stream = stream_of(pa.Table.from_batches([batch]))
     _, rows = rows_of(readable(stream))
@@ -100,7 +100,7 @@ def test_every_type_is_told_wherever_it_stands(kind: pa.DataType) -> None:
         assert told.read_all().num_rows == 2
 
 
-def test_variant_becomes_json_text_at_any_depth_and_is_known_by_a_note() -> None:
+def test_variant_becomes_json_text_at_any_depth_and_is_marked_in_the_metadata() -> None:
     kind = pa.struct([("v", VARIANT), ("l", pa.list_(VARIANT)), ("m", YEAR_MONTHS)])
     schema = pa.schema([("c", kind)])
     value = {"v": OBJECT, "l": [OBJECT, None], "m": 14}
@@ -131,12 +131,14 @@ def test_variant_becomes_json_text_at_any_depth_and_is_known_by_a_note() -> None
         ("\x09ü".encode(), '"ü"'),
     ],
 )
-def test_values_of_a_variant_are_written_as_json_has_them(value: bytes, text: str) -> None:
+def test_values_of_a_variant_are_written_as_json(value: bytes, text: str) -> None:
     assert json_of(value, b"\x01\x00\x00") == text
 
 
 @given(st.binary(max_size=12), st.binary(max_size=6))
-def test_bytes_that_are_no_variant_are_refused(value: bytes, metadata: bytes) -> None:
+def test_any_bytes_are_read_as_a_variant_or_raise_value_error(
+    value: bytes, metadata: bytes
+) -> None:
     try:
         json_of(value, metadata)
     except ValueError as error:
@@ -152,12 +154,12 @@ def test_bytes_that_are_no_variant_are_refused(value: bytes, metadata: bytes) ->
         (-719_528, "0000-01-01"),
     ],
 )
-def test_years_beyond_python_s_are_written_as_spark_writes_them(days: int, text: str) -> None:
+def test_years_outside_pythons_range_are_written_as_spark_writes_them(days: int, text: str) -> None:
     assert date_text(days) == text
     assert timestamp_text(days * 86_400_000_000 + 1, "Z") == f"{text}T00:00:00.000001Z"
 
 
-def test_type_without_a_form_is_refused_by_its_column_s_name() -> None:
-    odd = pa.table({"c": pa.array([[b"x"]], pa.list_(pa.binary(1)))})
+def test_type_without_a_json_form_is_refused_with_its_columns_name() -> None:
+    fixed_binaries = pa.table({"c": pa.array([[b"x"]], pa.list_(pa.binary(1)))})
     with pytest.raises(RequestError, match="column c is array"):
-        rows_of(stream_of(odd))
+        rows_of(stream_of(fixed_binaries))

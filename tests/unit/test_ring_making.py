@@ -18,13 +18,13 @@ def make(folder: Path, log: LogChoice, clusters: int = 2, base_port: int = 7000)
     return LocalRing.open_or_create(folder, clusters=clusters, base_port=base_port, log=log)
 
 
-def test_ring_without_a_choice_has_a_file_and_no_brokers(tmp_path: Path) -> None:
+def test_ring_without_a_choice_has_a_file_log_and_no_brokers(tmp_path: Path) -> None:
     ring = make(tmp_path, LogChoice())
     assert ring.config.log == f"sqlite://{tmp_path.resolve()}/log.db"
     assert ring.kafka is None and not ring.brokers
 
 
-def test_ring_gives_its_sparks_the_chosen_settings_again(tmp_path: Path) -> None:
+def test_ring_gives_its_sparks_the_chosen_settings_after_reopening(tmp_path: Path) -> None:
     chosen = {"spark.sql.shuffle.partitions": "8", "spark.app.comment": "C:\\new"}
     LocalRing.open_or_create(tmp_path, clusters=2, base_port=7000, spark_settings=chosen)
     for spark in LocalRing.open(tmp_path).sparks.values():
@@ -37,7 +37,7 @@ def test_ring_gives_its_sparks_the_chosen_settings_again(tmp_path: Path) -> None
         LocalRing.open_or_create(tmp_path, spark_settings={"spark.sql.shuffle.partitions": "9"})
 
 
-def test_ring_whose_settings_were_changed_by_hand_has_them_checked(tmp_path: Path) -> None:
+def test_ring_checks_settings_that_were_changed_by_hand(tmp_path: Path) -> None:
     ring = LocalRing.open_or_create(tmp_path, clusters=2, base_port=7000)
     file = ring.folder / "spark.yaml"
     file.write_text("{memory: 1g, cores: 2, settings: {spark.sql.shuffle.partitions: 9}}")
@@ -61,7 +61,7 @@ def test_ring_whose_settings_were_changed_by_hand_has_them_checked(tmp_path: Pat
         ("spark.app.comment", "", "a value is one line"),
     ],
 )
-def test_ring_with_settings_that_cannot_be_chosen_is_not_made(
+def test_ring_with_forbidden_spark_settings_is_not_made(
     tmp_path: Path, key: str, value: str, message: str
 ) -> None:
     with pytest.raises(RingError, match=message):
@@ -69,7 +69,7 @@ def test_ring_with_settings_that_cannot_be_chosen_is_not_made(
     assert not list(tmp_path.iterdir())
 
 
-def test_ring_up_with_a_setting_without_a_value_says_so(
+def test_ring_up_with_a_setting_without_a_value_reports_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):
@@ -95,7 +95,7 @@ def test_ring_that_differs_from_the_wanted_one_is_refused(
     LocalRing.open_or_create(tmp_path, clusters=2, base_port=7001, memory="1g", cores=2)
 
 
-def test_ring_takes_jobs_where_it_was_made_so(tmp_path: Path) -> None:
+def test_ring_accepts_jobs_only_if_it_was_made_with_jobs(tmp_path: Path) -> None:
     LocalRing.open_or_create(tmp_path / "1", clusters=1, base_port=7000)
     with pytest.raises(RingError, match="takes no jobs: set jobs"):
         LocalRing.open_or_create(tmp_path / "1", jobs=True)
@@ -105,7 +105,7 @@ def test_ring_takes_jobs_where_it_was_made_so(tmp_path: Path) -> None:
     assert again.config.jobs.isolation is Isolation.BUBBLEWRAP
 
 
-def test_ring_with_brokers_of_its_own_finds_them_again(tmp_path: Path) -> None:
+def test_ring_with_its_own_brokers_finds_them_after_reopening(tmp_path: Path) -> None:
     ring = make(tmp_path, LogChoice("kafka", brokers=3))
     assert ring.config.log == "kafka://127.0.0.1:7006,127.0.0.1:7009,127.0.0.1:7012/local"
     assert (ring.config.kafka.replication_factor, ring.config.kafka.min_insync_replicas) == (3, 2)
@@ -116,18 +116,18 @@ def test_ring_with_brokers_of_its_own_finds_them_again(tmp_path: Path) -> None:
     assert not again.kill("broker1", "broker")
 
 
-def test_ring_with_one_broker_asks_for_one_copy(tmp_path: Path) -> None:
+def test_ring_with_one_broker_requires_one_copy(tmp_path: Path) -> None:
     ring = make(tmp_path, LogChoice("kafka"))
     assert (ring.config.kafka.replication_factor, ring.config.kafka.min_insync_replicas) == (1, 1)
 
 
-def test_ring_tells_clients_of_its_brokers_the_advertised_ports(tmp_path: Path) -> None:
+def test_ring_uses_the_advertised_ports_of_its_brokers(tmp_path: Path) -> None:
     ring = make(tmp_path, LogChoice("kafka", brokers=1, advertised_ports=[7999]))
     assert ring.config.log == "kafka://127.0.0.1:7999/local"
     assert ring.brokers["broker1"].ports.client == 7006
 
 
-def test_ring_at_a_kafka_of_others_has_a_name_of_its_own(tmp_path: Path) -> None:
+def test_ring_at_an_external_kafka_has_a_unique_name(tmp_path: Path) -> None:
     servers = "k1.example.com:9092,k2.example.com:9092"
     one = make(tmp_path / "1", LogChoice(bootstrap_servers=servers, replication_factor=1))
     two = make(tmp_path / "2", LogChoice(bootstrap_servers=servers), base_port=7100)
@@ -148,7 +148,7 @@ def test_ring_at_a_kafka_of_others_has_a_name_of_its_own(tmp_path: Path) -> None
         (LogChoice(bootstrap_servers="h:1"), LogChoice(brokers=1), "has 0 brokers of its own"),
     ],
 )
-def test_folder_with_another_log_is_refused(
+def test_folder_with_a_different_log_is_refused(
     tmp_path: Path, first: LogChoice, second: LogChoice, message: str
 ) -> None:
     made = make(tmp_path, first)
@@ -167,7 +167,7 @@ def test_folder_with_another_log_is_refused(
         (LogChoice("kafka", replication_factor=2), "goes with --bootstrap-servers"),
     ],
 )
-def test_choice_that_contradicts_itself_is_refused(
+def test_contradictory_log_choice_is_refused(
     tmp_path: Path, choice: LogChoice, message: str
 ) -> None:
     with pytest.raises(RingError, match=message):
@@ -175,7 +175,7 @@ def test_choice_that_contradicts_itself_is_refused(
     assert not (tmp_path / "ring.yaml").exists()
 
 
-def test_bootstrap_servers_that_are_none_are_named_and_leave_no_ring(
+def test_invalid_bootstrap_servers_are_reported_and_leave_no_ring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["ring", "up", "--folder", str(tmp_path), "--bootstrap-servers", "k1"]
@@ -184,7 +184,7 @@ def test_bootstrap_servers_that_are_none_are_named_and_leave_no_ring(
     assert not (tmp_path / "ring.yaml").exists()
 
 
-def test_kill_of_an_unknown_part_names_all_there_are(
+def test_kill_of_an_unknown_part_lists_all_parts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(tmp_path, LogChoice("kafka"))
@@ -192,7 +192,7 @@ def test_kill_of_an_unknown_part_names_all_there_are(
     assert "the ring has no 'broker7'; it has a, b, broker1" in capsys.readouterr().err
 
 
-def test_ring_has_doors_for_pyspark_behind_its_other_ports(tmp_path: Path) -> None:
+def test_ring_has_spark_connect_doors_at_the_ports_after_its_others(tmp_path: Path) -> None:
     ring = make(tmp_path, LogChoice())
     assert ring.spark_url == "sc://127.0.0.1:7006,127.0.0.1:7007"
     assert ring.urls == "http://127.0.0.1:7000,http://127.0.0.1:7003"
@@ -210,6 +210,6 @@ def test_ring_with_users_has_tokens_and_a_certificate(tmp_path: Path) -> None:
     assert b"BEGIN CERTIFICATE" in (tmp_path / CERTIFICATE).read_bytes()
 
 
-def test_ring_whose_user_has_no_name_is_refused(tmp_path: Path) -> None:
+def test_ring_with_an_invalid_user_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RingError, match="is no user's name"):
         LocalRing.open_or_create(tmp_path, clusters=1, users=["../x"])

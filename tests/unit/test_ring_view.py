@@ -1,4 +1,4 @@
-"""What a HAProc knows of its ring, from what its peers tell it."""
+"""Tests of the ring view: a HAProc's knowledge of its ring, from its peers' messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def report(cluster: str, cursor: int, log_end: int, incarnation: str = "1") -> C
 
 
 class Listener:
-    """A view whose peers send at the usual pace."""
+    """A view whose peers send at the usual interval."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -41,7 +41,7 @@ class Listener:
         self._ticks = 0
 
     def go_on(self, seconds: float, *beats: Beat) -> list[str]:
-        """Let time pass with these heartbeats at every tick; return who changed meanwhile."""
+        """Let time pass with these heartbeats at every tick; return the peers that changed."""
         changed = []
         for _ in range(round(seconds / SEND_S)):
             self.now += SEND_S
@@ -56,7 +56,7 @@ class Listener:
         return self.view.peers[name].status
 
 
-def test_view_peers_heard_then_one_silent_is_down() -> None:
+def test_view_peer_that_becomes_silent_is_down() -> None:
     listener = Listener()
     assert sorted(listener.go_on(0.4, beat("b"), beat("c"))) == ["b", "c"]
     assert listener.view.peers_up(listener.now) == ("b", "c")
@@ -64,7 +64,7 @@ def test_view_peers_heard_then_one_silent_is_down() -> None:
     assert listener.status("c") is Reachability.DOWN and not listener.view.peers["c"].alive
 
 
-def test_view_peer_that_another_one_hears_is_unreachable_until_that_one_says_otherwise() -> None:
+def test_view_peer_that_another_one_receives_is_unreachable_until_that_one_does_not() -> None:
     listener = Listener()
     listener.go_on(0.4, beat("b", hears="c"), beat("c"))
     listener.go_on(3.0, beat("b", hears="c"))
@@ -75,7 +75,7 @@ def test_view_peer_that_another_one_hears_is_unreachable_until_that_one_says_oth
     assert listener.status("c") is Reachability.DOWN
 
 
-def test_view_peer_heard_once_is_not_called_gone_before_a_window_has_passed() -> None:
+def test_view_peer_received_once_is_unjudged_until_a_window_has_passed() -> None:
     listener = Listener()
     listener.go_on(0.1, beat("b"))
     assert not listener.view.peers["b"].alive
@@ -89,7 +89,7 @@ def test_view_peer_heard_once_is_not_called_gone_before_a_window_has_passed() ->
     assert not listener.view.unjudged(listener.now)
 
 
-def test_view_peer_given_up_after_a_whole_window() -> None:
+def test_view_peer_is_gone_after_a_whole_window() -> None:
     listener = Listener()
     assert not listener.view.is_gone("c", listener.now)
     listener.go_on(0.4, beat("b"), beat("c"))
@@ -102,7 +102,7 @@ def test_view_peer_given_up_after_a_whole_window() -> None:
     assert listener.view.is_gone("once-a-member", listener.now)
 
 
-def test_view_after_a_pause_of_its_own_calls_nobody_down() -> None:
+def test_view_reports_no_peer_down_right_after_a_pause_of_its_own() -> None:
     listener = Listener()
     listener.go_on(0.4, beat("b"), beat("c"))
     listener.now += 60
@@ -111,7 +111,7 @@ def test_view_after_a_pause_of_its_own_calls_nobody_down() -> None:
     assert listener.go_on(0.4) == ["b", "c"]
 
 
-def test_view_older_incarnation_is_passed_over_while_the_newer_one_is_heard() -> None:
+def test_view_ignores_an_older_incarnation_while_it_receives_the_newer_one() -> None:
     listener = Listener()
     listener.go_on(0.4, beat("b", "old", 3))
     assert listener.view.heartbeat(beat("b", "new", 9), listener.now)
@@ -128,7 +128,7 @@ def test_view_older_incarnation_is_passed_over_while_the_newer_one_is_heard() ->
     assert listener.view.heartbeat(beat("b", "old", 3), listener.now)
 
 
-def test_view_new_incarnation_has_not_told_yet_how_far_it_is() -> None:
+def test_view_of_a_new_incarnation_has_no_report_yet() -> None:
     listener = Listener()
     listener.go_on(0.4, beat("b"))
     listener.view.report(report("b", 7, 9), listener.now)
@@ -136,7 +136,7 @@ def test_view_new_incarnation_has_not_told_yet_how_far_it_is() -> None:
     assert listener.view.peers["b"].report is None
 
 
-def test_view_evidence_names_witnesses_and_the_silent() -> None:
+def test_view_evidence_contains_witnesses_and_silent_peers() -> None:
     listener = Listener()
     listener.go_on(0.4, beat("b"), beat("c", log_up=False))
     found = listener.view.evidence(True, ["c"])
@@ -161,7 +161,7 @@ def _config(lag_max: int) -> Config:
 OWN = Own(State.READY, "then", 1, cursor=95, log_end=100, lag=5)
 
 
-def test_cluster_views_lag_is_against_the_newest_end_that_anybody_knows() -> None:
+def test_cluster_views_lag_counts_against_the_newest_known_log_end() -> None:
     listener = Listener()
     listener.go_on(0.4, beat("b"))
     listener.view.report(report("b", 108, 110), listener.now)
@@ -172,7 +172,7 @@ def test_cluster_views_lag_is_against_the_newest_end_that_anybody_knows() -> Non
     assert (shown["b"].since, shown["b"].last_update) == ("2026-01-01T00:00:00Z", str(listener.now))
 
 
-def test_cluster_views_peer_that_is_down_keeps_what_it_told_last() -> None:
+def test_cluster_views_of_a_peer_that_is_down_keep_its_last_report() -> None:
     listener = Listener()
     assert views(listener, OWN)["b"] == ClusterView(
         "b", "http://127.0.0.1:0", False, False, "", None, None, None, None, False, "100.0", None
@@ -186,7 +186,7 @@ def test_cluster_views_peer_that_is_down_keeps_what_it_told_last() -> None:
     assert 100.0 < float(shown.since) <= listener.now
 
 
-def test_cluster_views_state_without_sound_tables_is_not_in_sync() -> None:
+def test_cluster_views_of_a_state_without_sound_tables_are_not_in_sync() -> None:
     listener = Listener()
     for state in (State.DIVERGED, State.TOO_FAR_BEHIND, State.STARTING):
         own = dataclasses.replace(OWN, state=state)
@@ -194,7 +194,7 @@ def test_cluster_views_state_without_sound_tables_is_not_in_sync() -> None:
     assert views(listener, OWN)["a"].in_sync
 
 
-def test_view_follows_a_cluster_that_was_added_and_forgets_one_that_was_removed() -> None:
+def test_view_follows_an_added_cluster_and_forgets_a_removed_one() -> None:
     listener = Listener()
     listener.go_on(0.6, beat("b"), beat("c"))
     listener.view.follow("bd", listener.now)

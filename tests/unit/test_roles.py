@@ -1,4 +1,4 @@
-"""Every route of both HTTP doors and every call of Spark Connect, with too little to open it."""
+"""Tests that HTTP routes and Spark Connect calls refuse requests with insufficient rights."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ LISTS = {
     True: (roles.OPEN_TO_OPERATORS, roles.OPERATORS, {path for _, path in BETWEEN_PEERS}),
 }
 EXPIRED = signed(exp=1)
-"""A token of a provider's that was good once; and one that nobody signed, and one for elsewhere."""
+"""A provider's token that is no longer valid; one without signature; one for another audience."""
 UNSIGNED, FOREIGN = by_hand({"alg": "none", "kid": "r1"}), signed(aud="another")
 HINT = re.compile("token|operator|secret")
 
 
 def access_to(tmp_path: Path) -> Access:
-    """Return whoever may use the doors: users of the configuration, and a provider's."""
+    """Return the access of the doors: users of the configuration, and those of a provider."""
     return Access(replace(make_config(tmp_path, users=USERS), oidc=OIDC), Provider().users)
 
 
 async def status_of(rig: Rig, method: str, path: str, token: str | None) -> int:
-    """Return the status of a request without a body, which must say what to do if it is refused."""
+    """Return the status of a request without a body; check that a refusal has a hint."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     url = rig.url + re.sub(r"\{\w+\}", "1", path)
     async with rig.http.request(method, url, headers=headers) as response:
@@ -59,7 +59,7 @@ async def status_of(rig: Rig, method: str, path: str, token: str | None) -> int:
 
 
 def weaker(role: Role) -> Iterator[str]:
-    """Yield the tokens that a role's routes refuse."""
+    """Yield the tokens that the routes of a role refuse."""
     for other, token in TOKEN_OF.items():
         reads = role is Role.READER and other is Role.WRITER
         if other is not role and not reads:
@@ -67,7 +67,7 @@ def weaker(role: Role) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("operators", [False, True])
-async def test_each_route_stands_in_exactly_one_list(tmp_path: Path, operators: bool) -> None:
+async def test_route_is_in_exactly_one_list_of_roles(tmp_path: Path, operators: bool) -> None:
     async with door(tmp_path, operator=operators, watched=CannedWatched()) as rig:
         served = {path for _, path in routes(rig.app)}
     lists = LISTS[operators]
@@ -76,7 +76,7 @@ async def test_each_route_stands_in_exactly_one_list(tmp_path: Path, operators: 
 
 
 @pytest.mark.parametrize("operators", [False, True])
-async def test_each_route_refuses_strangers_and_too_weak_roles(
+async def test_route_refuses_unknown_tokens_and_insufficient_roles(
     tmp_path: Path, operators: bool
 ) -> None:
     access = access_to(tmp_path)
@@ -95,7 +95,7 @@ async def test_each_route_refuses_strangers_and_too_weak_roles(
 
 
 @pytest.mark.parametrize("operators", [False, True])
-async def test_each_route_opens_with_its_role(tmp_path: Path, operators: bool) -> None:
+async def test_route_accepts_its_role(tmp_path: Path, operators: bool) -> None:
     async with door(tmp_path, users=USERS, operator=operators, watched=CannedWatched()) as rig:
         for method, path in sorted(routes(rig.app)):
             role = roles.needed(path, operators=operators, token=True)
@@ -106,14 +106,14 @@ async def test_each_route_opens_with_its_role(tmp_path: Path, operators: bool) -
             assert await status_of(rig, method, path, token) not in (401, 403), path
 
 
-def test_a_route_that_is_in_no_list_is_closed() -> None:
+def test_route_that_is_in_no_list_is_for_peers_only() -> None:
     for operators in (False, True):
         needed = roles.needed("/new", operators=operators, token=True)
         assert needed is Role.PEER
 
 
-def test_commands_ask_only_what_an_operator_may() -> None:
-    """With a token of their own, operators could not wait for a rebuild, a repair or a restore."""
+def test_commands_use_only_routes_of_operators() -> None:
+    """Otherwise operators with their own token could not await a rebuild, a repair or a restore."""
     texts = "".join(each.read_text() for each in Path(cli.__file__).parent.glob("*.py"))
     asked = [each.split("/") for each in set(re.findall(r"\"(/ha/v1/[^\"?]+)", texts))]
     allowed = [path.split("/") for path in roles.OPERATORS]
@@ -128,7 +128,9 @@ def test_commands_ask_only_what_an_operator_may() -> None:
         assert alike, path
 
 
-async def test_an_operator_is_no_peer_and_the_ring_is_both(tmp_path: Path) -> None:
+async def test_operator_is_refused_on_peer_routes_and_the_rings_secret_opens_both(
+    tmp_path: Path,
+) -> None:
     async with door(tmp_path, users=USERS, operator=True) as rig:
         assert await status_of(rig, "GET", "/ha/v1/queue", "operates") == 200
         assert await status_of(rig, "GET", "/ha/v1/latencies", "operates") == 403
@@ -140,7 +142,9 @@ async def test_an_operator_is_no_peer_and_the_ring_is_both(tmp_path: Path) -> No
 # -- Spark Connect -------------------------------------------------------------------------------
 
 
-async def test_call_is_its_tokens_users_whatever_it_says_of_its_user(tmp_path: Path) -> None:
+async def test_connect_call_has_the_user_of_its_token_also_if_it_names_another_user(
+    tmp_path: Path,
+) -> None:
     boundary = boundary_of(tmp_path, access_to(tmp_path))
     calls: list[Any] = []
 
@@ -148,8 +152,8 @@ async def test_call_is_its_tokens_users_whatever_it_says_of_its_user(tmp_path: P
         calls.append(call)
         return b""
 
-    said = protos.base.UserContext(user_id="write", user_name="write")
-    request = protos.base.GetStatusRequest(session_id=SESSION, user_context=said)
+    claimed_user = protos.base.UserContext(user_id="write", user_name="write")
+    request = protos.base.GetStatusRequest(session_id=SESSION, user_context=claimed_user)
     await boundary.unary("GetStatus", handle).unary_unary(
         request.SerializeToString(), Context("reads")
     )
@@ -169,7 +173,7 @@ async def test_call_is_its_tokens_users_whatever_it_says_of_its_user(tmp_path: P
         ("operates", grpc.StatusCode.PERMISSION_DENIED, "HAPROC_FORBIDDEN"),
     ],
 )
-async def test_each_call_of_spark_connect_refuses_too_weak_tokens(
+async def test_spark_connect_call_refuses_insufficient_tokens(
     tmp_path: Path,
     rpc: str,
     token: str | None,

@@ -37,32 +37,32 @@ AWAY = {"state": "-", "error": "no answer"}
         ("ab", {"a": {"state": "DIVERGED"}, "b": UP}, "a does not serve (DIVERGED)"),
     ],
 )
-def test_turns_begin_with_what_was_left_and_need_the_others_to_serve(
+def test_turns_begin_with_unfinished_clusters_and_require_the_others_to_serve(
     names: str, answers: dict[str, Any], turns: Turns | str
 ) -> None:
     assert turns_of(names, answers) == turns
 
 
-async def test_drain_waits_until_the_cluster_has_heard_that_another_one_serves(
+async def test_drain_waits_until_the_cluster_knows_that_another_one_serves(
     tmp_path: Path,
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
         rig.drains.error = refused(ErrorClass.NOT_NOW, "a is RECOVERING")
 
-        async def heard() -> None:
+        async def allow_later() -> None:
             await asyncio.sleep(0.3)
             assert not rig.drains.drained
             rig.drains.error = None
 
         async with Asker(config_of(rig)) as asker:
-            await asyncio.gather(rings._drain(asker, "a", 10.0), heard())
+            await asyncio.gather(rings._drain(asker, "a", 10.0), allow_later())
             assert rig.drains.drained
             rig.drains.error = refused(ErrorClass.NOT_NOW, "a is RECOVERING")
             with pytest.raises(AskError, match="a is RECOVERING"):
                 await rings._drain(asker, "a", 0.2)
 
 
-async def test_drain_that_is_refused_for_another_reason_does_not_wait(tmp_path: Path) -> None:
+async def test_drain_refused_for_another_reason_does_not_wait(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         rig.drains.error = refused(ErrorClass.BAD_REQUEST, "this is another HAProc")
         async with Asker(config_of(rig)) as asker:

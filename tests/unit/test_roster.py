@@ -1,4 +1,4 @@
-"""Who the ring's members are, by the records of the log."""
+"""Tests of the ring's members, as the records of the log determine them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def roster(names: str, replaces: int = -1) -> Roster:
     return Roster(Change.JOIN, names[-1:], tuple(map(member, names)), replaces, "a")
 
 
-def test_heard_first_record_counts() -> None:
+def test_first_roster_record_counts() -> None:
     after = enrolled_after(Enrolled(), 7, roster("abc"))
     assert after.offset == 7 and after.names == frozenset("abc")
 
 
-def test_heard_of_two_changes_of_the_same_members_only_the_first_counts() -> None:
+def test_first_of_two_changes_of_the_same_roster_counts() -> None:
     first = enrolled_after(Enrolled(7), 8, roster("abd", 7))
     assert enrolled_after(first, 9, roster("abce", 7)) == first
     assert enrolled_after(first, 10, roster("abde", 8)).names == frozenset("abde")
 
 
-def test_heard_record_that_was_heard_before_changes_nothing() -> None:
+def test_roster_record_read_again_changes_nothing() -> None:
     now = enrolled_after(enrolled_after(Enrolled(), 7, roster("ab")), 8, roster("abc", 7))
     assert enrolled_after(now, 7, roster("ab")) == now
 
@@ -48,9 +48,11 @@ def test_heard_record_that_was_heard_before_changes_nothing() -> None:
 @given(
     st.lists(st.tuples(st.text("abc", min_size=1, max_size=2), st.integers(-1, 20)), max_size=20)
 )
-def test_heard_from_any_place_on_comes_to_the_same(said: list[tuple[str, int]]) -> None:
-    """A HAProc that knew the members at some place, and reads on from there, or from before."""
-    log = [roster("".join(sorted(set(names))), replaces) for names, replaces in said]
+def test_roster_records_read_from_any_offset_give_the_same_members(
+    enrolled: list[tuple[str, int]],
+) -> None:
+    """A HAProc that knew the members at some offset reads on from there, or from before."""
+    log = [roster("".join(sorted(set(names))), replaces) for names, replaces in enrolled]
     whole = [Enrolled()]
     for offset, each in enumerate(log):
         whole.append(enrolled_after(whole[-1], offset, each))
@@ -62,15 +64,15 @@ def test_heard_from_any_place_on_comes_to_the_same(said: list[tuple[str, int]]) 
                 assert now.offset == whole[-1].offset
 
 
-def test_disagreement_names_who_is_missing_and_who_left() -> None:
-    said = Enrolled(42, tuple(map(member, "abd")))
-    assert disagreement("abd", said) == ""
-    text = disagreement("abc", said)
+def test_disagreement_names_missing_and_departed_members() -> None:
+    enrolled = Enrolled(42, tuple(map(member, "abd")))
+    assert disagreement("abd", enrolled) == ""
+    text = disagreement("abc", enrolled)
     assert "does not name d" in text and "names c, which left" in text and "42" in text
     assert disagreement("abc", Enrolled()) == disagreement("abc", Enrolled(3)) == ""
 
 
-def test_addresses_of_the_configuration_come_before_those_of_the_log(tmp_path: Path) -> None:
+def test_addresses_of_the_configuration_precede_those_of_the_log(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     a, b = founders(config)
     moved = dataclasses.replace(a, peer=Address("elsewhere", 1))

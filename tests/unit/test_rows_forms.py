@@ -1,4 +1,4 @@
-"""Rows as CSV, JSON lines and Parquet: what is read, and what is refused with its line."""
+"""Tests of rows as CSV, JSON lines and Parquet: reading, and refusals that name the line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ BODY = (
 )
 
 
-def test_csv_fields_are_read_as_their_columns_say() -> None:
+def test_csv_fields_are_read_by_the_types_of_their_columns() -> None:
     found = rows(BODY, Form(CSV))
     assert [row["NAME"] for row in found] == ["", None, 'a "b", c\nd', '5" pipe']
     assert [row["id"] for row in found] == [1, 2, 3, 4]
@@ -67,7 +67,7 @@ def test_csv_fields_are_read_as_their_columns_say() -> None:
     assert found[0]["day"] == date(2026, 1, 31)
 
 
-def test_csv_dialect_and_columns_are_those_of_the_request() -> None:
+def test_csv_dialect_and_columns_are_taken_from_the_request() -> None:
     form = Form(CSV, columns='id,"Name"', delimiter=";", null="\\N")
     assert rows(b"1;x\n2;\\N\n3;\n", form) == [
         {"id": 1, "Name": "x"},
@@ -117,7 +117,7 @@ def test_csv_that_does_not_fit_is_refused_with_its_line(data: bytes, form: Form,
     assert told in refusal(data, form)
 
 
-def test_csv_numbers_are_read_as_they_are_written() -> None:
+def test_csv_numbers_are_read_exactly() -> None:
     texts = ["+1.5", " 2 ", ".5", "1e2", "12E-1", "-0", "7."]
     body = "id,Name,price\n" + "".join(f" 7 ,0x7,{text}\n" for text in texts)
     found = rows(body.encode(), Form(CSV))
@@ -125,7 +125,7 @@ def test_csv_numbers_are_read_as_they_are_written() -> None:
     assert {(row["id"], row["Name"]) for row in found} == {(7, "0x7")}
 
 
-def test_mark_of_the_byte_order_is_text_where_a_body_does_not_begin_its_file() -> None:
+def test_byte_order_mark_is_text_unless_the_body_begins_its_file() -> None:
     data = "\ufeffx,1\n".encode()
     for first_line, name in ((1, "x"), (2, "\ufeffx")):
         form = Form(CSV, columns="Name,id", first_line=first_line)
@@ -145,7 +145,7 @@ def test_mark_of_the_byte_order_is_text_where_a_body_does_not_begin_its_file() -
 @example(text="75", digits=38, scale=38)
 @example(text="79E4", digits=38, scale=38)
 @example(text="799998042814810900.99", digits=38, scale=35)
-def test_decimals_are_read_as_they_are_or_refused(
+def test_decimals_are_read_exactly_or_refused(
     form: Form, text: str, digits: int, scale: int
 ) -> None:
     columns = [Column("d", f"decimal({digits},{min(digits, scale)})")]
@@ -159,7 +159,7 @@ def test_decimals_are_read_as_they_are_or_refused(
 
 
 @pytest.mark.parametrize("kind", ["float", "double"])
-def test_infinite_is_what_is_written_so_alone(kind: str) -> None:
+def test_float_is_infinite_only_if_it_is_written_as_infinity(kind: str) -> None:
     columns = [Column("f", kind)]
     infinite = [-float("inf"), 1.5, None, float("inf")]
     found = rows(b'{"f":"-Infinity"}\n{"f":1.5}\n{}\n{"f":"Infinity"}\n', Form(JSON), columns)
@@ -174,17 +174,17 @@ def test_infinite_is_what_is_written_so_alone(kind: str) -> None:
     assert "out of range" in refusal(b'{"l":[1,1e400]}\n', Form(JSON), lists)
 
 
-def test_csv_text_that_begins_like_a_file_is_kept() -> None:
+def test_csv_text_that_begins_with_a_byte_order_mark_is_kept() -> None:
     found = rows("Name,id\n\ufeff,1\n".encode(), Form(CSV))
     assert found == [{"Name": "\ufeff", "id": 1}]
 
 
-def test_csv_has_no_form_for_nested_values() -> None:
+def test_csv_of_nested_types_is_refused() -> None:
     told = refusal(b"a\n1\n", Form(CSV), [Column("a", "array<int>")])
     assert "array<int>, which text/csv has no form for" in told
 
 
-def test_record_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_without_an_end_is_refused_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(lines, "RECORD_BYTES_MAX", 5000)
     assert "line 1: a record has more than 5000 bytes, or never ends" in refusal(
@@ -206,7 +206,7 @@ NESTED = [
 ]
 
 
-def test_json_lines_values_of_all_kinds() -> None:
+def test_json_lines_values_of_all_types_are_read() -> None:
     first = {
         "N": 1,
         "s": {"a": None, "t": "2026-01-31T12:00:00Z"},
@@ -228,7 +228,7 @@ def test_json_lines_values_of_all_kinds() -> None:
     assert three["s"] == {"a": None, "t": None}
 
 
-def test_json_lines_columns_are_those_of_the_request() -> None:
+def test_json_lines_columns_are_taken_from_the_request() -> None:
     assert rows(b'{"id":1}\n', Form(JSON, columns="id")) == [{"id": 1}]
     assert rows(b"", Form(JSON)) == []
     (row,) = rows(b'{"id":1,"at":"2026-01-31T13:00:00"}', Form(JSON, time_zone="Europe/Zurich"))
@@ -277,7 +277,7 @@ def test_json_lines_that_do_not_fit_are_refused_with_their_line(line: bytes, tol
 
 
 class Surprise(Exception):
-    """Nobody's list of what a reader raises has it."""
+    """An error that no list of a reader's errors contains."""
 
 
 def surprise(*_: object) -> pa.RecordBatch:
@@ -292,7 +292,7 @@ def surprise(*_: object) -> pa.RecordBatch:
         ("reading.converted", Form(CSV), "not CSV: xxx"),
     ],
 )
-def test_whatever_reading_raises_is_told_as_a_misfit(
+def test_reading_error_of_any_kind_is_reported_as_a_misfit(
     monkeypatch: pytest.MonkeyPatch, reader: str, form: Form, told: str
 ) -> None:
     monkeypatch.setattr(f"haproc.route.rows.{reader}", surprise)
@@ -300,7 +300,7 @@ def test_whatever_reading_raises_is_told_as_a_misfit(
     assert told in found and len(found) < 300
 
 
-def test_memory_that_is_none_left_is_no_fault_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_error_is_not_reported_as_a_misfit(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> pa.RecordBatch:
         raise MemoryError
 
@@ -326,7 +326,7 @@ def parquet(table: pa.Table, **options: Any) -> bytes:
     return sink.getvalue()
 
 
-def test_parquet_rows_of_several_groups() -> None:
+def test_parquet_rows_of_several_groups_are_read() -> None:
     table = pa.table({"id": range(10_000), "NAME": [f"n{n % 7}" for n in range(10_000)]})
     found = rows(parquet(table, row_group_size=1000), Form(PARQUET))
     assert found == table.to_pylist()
@@ -339,7 +339,7 @@ def test_parquet_rows_of_several_groups() -> None:
     assert renamed == [{"id": 1}]
 
 
-def test_parquet_moments_in_sparks_older_form_are_moments() -> None:
+def test_parquet_timestamps_in_sparks_older_form_are_read() -> None:
     table = pa.table({"id": [1], "at": pa.array([NOON.replace(tzinfo=None)], pa.timestamp("us"))})
     data = parquet(table, use_deprecated_int96_timestamps=True)
     assert rows(data, Form(PARQUET)) == [{"id": 1, "at": NOON}]
@@ -349,7 +349,7 @@ def test_parquet_moments_in_sparks_older_form_are_moments() -> None:
     assert "column at is timestamp_ntz" in refusal(data, Form(PARQUET), local)
 
 
-def test_parquet_long_text_that_stands_often_is_cut_before_it_is_unpacked() -> None:
+def test_parquet_long_text_in_many_rows_is_split_before_it_is_unpacked() -> None:
     text = "x" * 100_000
     values = pa.DictionaryArray.from_arrays(pa.array([0] * 400, pa.int32()), pa.array([text]))
     data = parquet(pa.table({"Name": values.cast(pa.string()), "id": range(400)}))
@@ -370,7 +370,7 @@ def test_parquet_texts_are_read_in_each_encoding(encoding: str) -> None:
     assert rows(parquet(nested, **said), Form(PARQUET), columns) == nested.to_pylist()
 
 
-def test_parquet_texts_that_share_a_long_beginning_are_read_a_few_at_a_time(
+def test_parquet_texts_that_share_a_long_prefix_are_read_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("haproc.route.rows.parquet_files.REPEATED_BYTES_MAX", 4 << 20)
@@ -395,7 +395,7 @@ def test_parquet_texts_that_share_a_long_beginning_are_read_a_few_at_a_time(
         assert max(sizes) <= 4 << 20 and sum(sizes) > 400 * 100_000
 
 
-def test_parquet_texts_of_a_dictionary_are_read_a_few_at_a_time_where_others_are_differences(
+def test_parquet_dictionary_texts_read_as_plain_texts_come_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("haproc.route.rows.parquet_files.REPEATED_BYTES_MAX", 4 << 20)
@@ -406,7 +406,7 @@ def test_parquet_texts_of_a_dictionary_are_read_a_few_at_a_time_where_others_are
     assert max(batch.nbytes for batch in batches) <= 4 << 20
 
 
-def test_parquet_values_of_a_long_fixed_length_are_counted_with_it() -> None:
+def test_parquet_values_of_a_large_fixed_length_count_with_their_length() -> None:
     values = pa.array([b"x" * 100_000] * 400, pa.binary(100_000))
     data = parquet(pa.table({"b": values}), compression="none")
     assert len(data) < 300_000
@@ -465,7 +465,7 @@ def test_parquet_list_of_very_many_items_is_refused_before_it_is_read(
 
 
 @pytest.mark.parametrize("dictionary", [False, True])
-def test_parquet_text_that_is_no_utf_8_is_refused(dictionary: bool) -> None:
+def test_parquet_text_that_is_not_utf8_is_refused(dictionary: bool) -> None:
     ends = pa.py_buffer(b"\0\0\0\0\x02\0\0\0\x03\0\0\0")
     texts = pa.Array.from_buffers(pa.string(), 2, [None, ends, pa.py_buffer(b"a\xffb")])
     file = io.BytesIO()
@@ -473,7 +473,7 @@ def test_parquet_text_that_is_no_utf_8_is_refused(dictionary: bool) -> None:
     assert "UTF8" in refusal(file.getvalue(), Form(PARQUET))
 
 
-def test_arrow_rows_by_position_or_by_names_of_the_request() -> None:
+def test_arrow_rows_are_matched_by_position_or_by_names_of_the_request() -> None:
     sent = stream_of(pa.table({"0": [1], "1": ["x"]}))
     for columns in ('id,"Name"', "*"):
         own = COLUMNS[:2]
@@ -483,7 +483,7 @@ def test_arrow_rows_by_position_or_by_names_of_the_request() -> None:
         fitted(sent, COLUMNS, 1 << 20, Form(columns="*"))
 
 
-def test_many_wrong_columns_are_counted() -> None:
+def test_many_wrong_columns_are_counted_in_the_error() -> None:
     table = pa.table({f"c{n}": [1] for n in range(5000)})
     told = refusal(parquet(table), Form(PARQUET))
     assert "and 4981 more" in told and len(told) < 2000

@@ -1,4 +1,4 @@
-"""JSON lines: what is inside lists, maps and structs is read as columns are."""
+"""Tests of JSON lines: values inside lists, maps and structs are read like those of columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.test_rows_forms import JSON, refusal
     [("%s", b"%s"), ("array<%s>", b"[null,%s]"), ("map<string,%s>", b'{"k":%s}'),
      ("struct<a:%s>", b'{"a":%s}')],
 )  # fmt: skip
-def test_json_value_is_refused_wherever_it_is_nested(
+def test_invalid_json_value_is_refused_at_any_nesting(
     kind: str, value: bytes, told: str, within: str, around: bytes
 ) -> None:
     columns, form = [Column("v", within % kind)], Form(JSON, time_zone="Europe/Zurich")

@@ -1,4 +1,4 @@
-"""Rules that name tables are asked about those that Spark reads in a statement."""
+"""Tests of rules by table: they apply to the tables that Spark's analysis finds in a statement."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ OPEN = said(table("spark_catalog.default.t"))
 VIEW = said(view("spark_catalog.default.v", table(SECRET)))
 REFUSE = "- {table: spark_catalog.secret.*, refuse: secret}"
 INSERT = "INSERT INTO t SELECT * FROM u"
-"""Its reading is a recorded one."""
+"""The statement has a recorded reading."""
 
 
 @dataclass
 class ReadingSpark(ExplainingSpark):
-    """One that says of a view's text that it reads the view, and of any other one what it is."""
+    """A Spark whose reading of a text with `v` is the view's; the others are recorded."""
 
     texts: list[str] = field(default_factory=list)
     meanwhile: Callable[[], None] = lambda: None
@@ -96,7 +96,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
 
 
 def error_of(answer: dict[str, Any]) -> str:
-    """Return the class of the error that an answer tells, or how it ended."""
+    """Return the error class of an answer, or its final state."""
     return str(answer.get("error_class") or answer["status"]["state"])
 
 
@@ -108,7 +108,7 @@ async def test_query_of_a_view_over_a_refused_table_is_refused(begin: Begin) -> 
         assert spark.queries == ["SELECT * FROM t"]
 
 
-async def test_query_that_another_cluster_refuses_by_a_rule_is_refused(begin: Begin) -> None:
+async def test_query_that_the_executing_cluster_refuses_by_a_rule_is_refused(begin: Begin) -> None:
     async with begin(REFUSE, wait_s=0.2) as (both, a, spark):
         both.b.spark.go.clear()  # so it lags, and forwards what is to be fresh
         await both.ask(a, "INSERT INTO t VALUES (1)")
@@ -121,7 +121,7 @@ async def test_query_that_another_cluster_refuses_by_a_rule_is_refused(begin: Be
         both.b.spark.go.set()
 
 
-async def test_query_is_read_once_until_something_is_defined_anew(begin: Begin) -> None:
+async def test_query_is_analyzed_once_until_a_definition_changes(begin: Begin) -> None:
     async with begin(REFUSE) as (both, a, spark):
         for _ in range(3):
             assert error_of(await both.ask(a, "SELECT * FROM t")) == "SUCCEEDED"
@@ -131,7 +131,7 @@ async def test_query_is_read_once_until_something_is_defined_anew(begin: Begin) 
         assert spark.looks == 2
 
 
-async def test_statement_is_refused_by_what_it_computes(begin: Begin) -> None:
+async def test_statement_is_refused_by_a_rule_on_its_expressions(begin: Begin) -> None:
     rules = "- {expression: AttributeRef*, refuse: nobody looks}"
     async with begin(rules) as (both, a, _):
         for sql in ("SELECT * FROM t", INSERT):
@@ -149,7 +149,7 @@ async def test_statement_is_refused_by_what_it_computes(begin: Begin) -> None:
     ],
     ids=["of another", "of another kind", "behind one that decides", "of writes"],
 )
-async def test_query_about_which_no_rule_decides_by_table_is_not_read(
+async def test_query_without_a_deciding_rule_by_table_is_not_analyzed(
     begin: Begin, rules: str
 ) -> None:
     async with begin(rules) as (both, a, spark):
@@ -157,7 +157,9 @@ async def test_query_about_which_no_rule_decides_by_table_is_not_read(
         assert spark.looks == 0
 
 
-async def test_refusal_holds_for_a_query_whose_tables_spark_does_not_tell(begin: Begin) -> None:
+async def test_query_whose_tables_spark_does_not_show_is_refused_by_a_refusing_rule(
+    begin: Begin,
+) -> None:
     async with begin(REFUSE) as (both, a, spark):
         answer = await both.ask(a, "SELECT * FROM csv_reader")
         assert error_of(answer) == "HAPROC_REFUSED_BY_RULE"
@@ -168,7 +170,7 @@ async def test_refusal_holds_for_a_query_whose_tables_spark_does_not_tell(begin:
         assert spark.queries == []
 
 
-async def test_what_is_explained_or_described_is_read_for_its_tables(begin: Begin) -> None:
+async def test_explained_query_is_analyzed_for_its_tables(begin: Begin) -> None:
     async with begin(REFUSE) as (both, a, spark):
         assert error_of(await both.ask(a, "EXPLAIN EXTENDED SELECT * FROM v")) == (
             "HAPROC_REFUSED_BY_RULE"
@@ -177,7 +179,7 @@ async def test_what_is_explained_or_described_is_read_for_its_tables(begin: Begi
         assert spark.texts == ["SELECT * FROM v", "SELECT * FROM t"]
 
 
-async def test_reading_of_a_query_stands_for_no_other_kind(begin: Begin) -> None:
+async def test_reading_of_a_query_is_not_used_for_describe_or_explain(begin: Begin) -> None:
     async with begin(REFUSE) as (both, a, spark):
         for text in ("DESCRIBE v", "EXPLAIN SELECT * FROM v"):
             asked = await a.service._understood(Request("r", SentSql(text), "f"))
@@ -188,7 +190,7 @@ async def test_reading_of_a_query_stands_for_no_other_kind(begin: Begin) -> None
             assert spark.looks == looks + 1
 
 
-async def test_kept_answer_is_given_only_where_the_rules_let_it_be_kept(begin: Begin) -> None:
+async def test_cached_answer_is_given_only_if_the_rules_allow_caching(begin: Begin) -> None:
     rules = "- {table: spark_catalog.secret.*, cache: false}\n- {name: dash, cache: true}"
     async with begin(rules) as (both, a, spark):
         for hit in (False, True):
@@ -209,7 +211,7 @@ async def test_write_that_reads_a_refused_table_is_refused_and_not_in_the_log(be
         assert len([each for each in entries if isinstance(each, Operation)]) == 1
 
 
-async def test_write_gets_budget_and_concern_by_what_it_reads(
+async def test_write_gets_budget_and_concern_by_the_tables_that_it_reads(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = "- {table: '*.u', apply_budget_s: 9, write_concern: majority}"
@@ -233,7 +235,7 @@ async def test_write_gets_budget_and_concern_by_what_it_reads(
         assert made[0].apply_budget_s == 9
 
 
-async def test_write_gets_its_class_by_what_it_reads(begin: Begin) -> None:
+async def test_write_gets_its_class_by_the_tables_that_it_reads(begin: Begin) -> None:
     rules = "- {table: '*.u', class: synchronous_parallel}"
     async with begin(rules) as (_, a, _):
         asked = await a.service._understood(Request("r", SentSql(INSERT), "f"))
@@ -242,7 +244,7 @@ async def test_write_gets_its_class_by_what_it_reads(begin: Begin) -> None:
         assert made.operation.operation_class is OperationClass.SYNCHRONOUS_PARALLEL
 
 
-async def test_query_that_a_rule_makes_a_write_by_its_table_is_one(
+async def test_query_that_a_rule_by_table_makes_synchronous_becomes_a_write(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = "- {kind: select, table: spark_catalog.secret.*, class: synchronous}"
@@ -260,7 +262,7 @@ async def test_query_that_a_rule_makes_a_write_by_its_table_is_one(
         assert spark.queries == ["SELECT * FROM t"]
 
 
-async def test_query_during_whose_start_its_names_changed_is_not_answered(
+async def test_query_whose_names_changed_while_it_started_is_not_answered(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with begin(REFUSE) as (both, a, spark):
@@ -271,7 +273,7 @@ async def test_query_during_whose_start_its_names_changed_is_not_answered(
         assert error_of(await both.ask(a, "SELECT * FROM t")) == "HAPROC_NOT_FRESH"
 
 
-async def test_query_while_its_names_are_being_defined_is_not_answered(
+async def test_query_is_not_answered_while_its_names_are_being_redefined(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with begin(REFUSE) as (both, a, _):
@@ -290,7 +292,7 @@ async def test_query_while_its_names_are_being_defined_is_not_answered(
             assert error_of(await both.ask(a, "SELECT * FROM t")) == state
 
 
-async def test_session_may_make_nothing_of_a_refused_table(begin: Begin) -> None:
+async def test_session_cannot_create_a_view_of_a_refused_table(begin: Begin) -> None:
     text = "CREATE TEMPORARY VIEW v AS SELECT * FROM t"
     rules = "- {table: spark_catalog.default.t, refuse: secret}"
     async with begin(rules) as (both, a, spark):
@@ -304,7 +306,7 @@ async def test_session_may_make_nothing_of_a_refused_table(begin: Begin) -> None
 FUNCTION = "CREATE FUNCTION g() RETURNS INT RETURN (SELECT max(a) FROM t)"
 
 
-async def test_function_is_refused_by_what_its_body_reads(begin: Begin) -> None:
+async def test_function_is_refused_by_the_tables_that_its_body_reads(begin: Begin) -> None:
     async with begin(REFUSE) as (_, a, _s):
         asked = await a.service._understood(Request("r", SentSql(FUNCTION), "f"))
         made = await a.service._making.operation(asked)
@@ -315,14 +317,16 @@ async def test_function_is_refused_by_what_its_body_reads(begin: Begin) -> None:
         assert error_of(await both.ask(a, FUNCTION)) == "HAPROC_REFUSED_BY_RULE"
 
 
-async def test_schema_is_made_whatever_tables_are_refused(begin: Begin) -> None:
+async def test_schema_is_created_despite_refused_tables_and_a_cascading_drop_is_refused(
+    begin: Begin,
+) -> None:
     async with begin(REFUSE) as (both, a, _):
         asked = await a.service._understood(Request("r", SentSql("CREATE SCHEMA s"), "f"))
         assert (await a.service._making.operation(asked)).operation.kind is Kind.CREATE_NAMESPACE
         assert error_of(await both.ask(a, "DROP SCHEMA s CASCADE")) == "HAPROC_REFUSED_BY_RULE"
 
 
-async def test_plan_is_refused_by_what_its_dataframes_read(begin: Begin) -> None:
+async def test_plan_is_refused_by_the_tables_that_its_dataframes_read(begin: Begin) -> None:
     async with begin(REFUSE) as (_, a, spark):
         plan = plan_of(lambda s: s.table("v").summary().collect()).SerializeToString()
         request = Request("r", SentPlan(plan), "f")
@@ -332,7 +336,7 @@ async def test_plan_is_refused_by_what_its_dataframes_read(begin: Begin) -> None
         assert spark.looks == 1
 
 
-async def test_kept_answer_is_not_given_where_its_names_changed_while_the_query_waited(
+async def test_cached_answer_is_not_given_if_its_names_changed_while_the_query_waited(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = "- {table: spark_catalog.secret.*, refuse: secret}\n- {name: dash, cache: true}"
@@ -356,7 +360,7 @@ async def test_kept_answer_is_not_given_where_its_names_changed_while_the_query_
         lambda s: s.createDataFrame([(1,)], "a long").write.insertInto("t"),
     ],
 )
-async def test_rules_decide_about_a_dataframe_of_rows_that_nobody_reads(
+async def test_rules_apply_to_an_append_of_rows_that_is_not_analyzed(
     begin: Begin, program: Callable[[Any], Any]
 ) -> None:
     request = Request("r", SentPlan(plan_of(program).SerializeToString()), "f")
@@ -379,7 +383,7 @@ async def test_clone_is_refused_by_the_table_that_it_names(begin: Begin) -> None
             await a.service._making.operation(await a.service._understood(request))
 
 
-async def test_call_of_the_catalog_is_refused_by_the_table_that_it_names(begin: Begin) -> None:
+async def test_catalog_call_is_refused_by_the_table_that_it_names(begin: Begin) -> None:
     async with begin("- {table: '*.t', refuse: secret}") as (_, a, _s):
         plan = plan_of(lambda s: s.catalog.cacheTable("t")).SerializeToString()
         with pytest.raises(RequestError) as caught:
@@ -387,7 +391,7 @@ async def test_call_of_the_catalog_is_refused_by_the_table_that_it_names(begin: 
         assert caught.value.error_class == "HAPROC_REFUSED_BY_RULE"
 
 
-async def test_plan_that_changes_its_session_counts_while_nothing_else_changes_that(
+async def test_plan_that_changes_its_session_is_valid_until_the_session_changes_otherwise(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with begin("- {table: '*.other', refuse: no}") as (_, a, _s):
@@ -423,7 +427,7 @@ async def test_plan_that_changes_its_session_counts_while_nothing_else_changes_t
         ("EXPLAIN", ""),
     ],
 )
-def test_explained_is_what_follows(sql: str, inner: str) -> None:
+def test_explained_returns_the_inner_statement(sql: str, inner: str) -> None:
     assert explained(sql) == inner
 
 
@@ -437,12 +441,14 @@ def test_explained_is_what_follows(sql: str, inner: str) -> None:
         (INSERT, {"spark_catalog.default.t", "spark_catalog.default.u"}),
     ],
 )
-def test_touches_names_what_a_statement_reads_and_writes(sql: str, tables: set[str]) -> None:
+def test_touches_contains_the_tables_that_a_statement_reads_and_writes(
+    sql: str, tables: set[str]
+) -> None:
     found = touches(recorded(sql).reading(sql), Context())
     assert (found.touched.tables, found.touched.known) == (set(tables), True)
 
 
-def test_touches_of_a_function_or_a_described_query_tell_what_else_is_to_be_read() -> None:
+def test_touches_of_a_function_or_a_described_query_contains_the_part_to_analyze() -> None:
     sql = "CREATE TEMPORARY FUNCTION f(a INT) RETURNS INT RETURN a + 1"
     assert touches(recorded(sql).reading(sql), Context()).function is not None
     sql = "DESCRIBE QUERY SELECT * FROM t"

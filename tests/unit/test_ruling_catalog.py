@@ -1,4 +1,4 @@
-"""Rules that name tables are asked about those of which the catalog is asked to tell."""
+"""Tests of rules by table: they apply to the tables that a catalog call reports on."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tests.unit.test_ruling import REFUSE, ring
         (lambda c: c.databaseExists("secret"), False),
     ],
 )
-async def test_call_that_tells_of_a_table_is_refused_by_its_name(
+async def test_catalog_call_that_reports_on_a_table_is_refused_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Any], Any], refused: bool
 ) -> None:
     async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, _s):
@@ -64,7 +64,7 @@ async def test_call_that_tells_of_a_table_is_refused_by_its_name(
         (None, "t", Touched(frozenset(), False, frozenset({""}))),
     ],
 )
-def test_show_table_extended_touches_what_it_tells_of(
+def test_show_table_extended_touches_the_tables_that_it_reports_on(
     place: list[str] | None, pattern: str, touched: Touched
 ) -> None:
     namespace = node("Another")
@@ -94,7 +94,7 @@ def test_show_table_extended_of_a_partition_touches_its_table() -> None:
         ("other.*", False),
     ],
 )
-def test_refusal_holds_where_the_catalog_may_tell_of_its_tables(pattern: str, fits: bool) -> None:
+def test_refusing_rule_fits_a_schema_whose_tables_may_match(pattern: str, fits: bool) -> None:
     rule = Rule("r", refuse="no", table=pattern)
     shown = Touched(known=False, schemas=frozenset({"spark_catalog.secret"}))
     assert rule.fits(Kind.SHOW, shown) is fits
@@ -102,7 +102,7 @@ def test_refusal_holds_where_the_catalog_may_tell_of_its_tables(pattern: str, fi
     assert not rule.fits(Kind.SHOW, replace(shown, schemas=frozenset()))
 
 
-async def test_ddl_that_computes_nothing_is_parsed_once(
+async def test_ddl_without_computed_parts_is_parsed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ring(tmp_path, monkeypatch, "- {user: nobody, refuse: nothing}") as (_, a, spark):
@@ -111,7 +111,7 @@ async def test_ddl_that_computes_nothing_is_parsed_once(
         assert spark.looks == 1
 
 
-async def test_forwarded_query_ends_in_time_while_spark_parses_it(
+async def test_forwarded_query_times_out_while_spark_parses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, _s):
@@ -122,17 +122,17 @@ async def test_forwarded_query_ends_in_time_while_spark_parses_it(
         assert caught.value.error_class == ErrorClass.TIMEOUT
 
 
-async def test_setting_that_keeps_spark_from_reading_can_be_taken_back(
+async def test_statement_is_parsed_without_the_sessions_own_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Statements are parsed without the session's own settings."""
+    """So a setting that keeps Spark from parsing can be reset."""
     async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, spark):
         own = Settings(schema="s", confs=(("spark.sql.analyzer.maxIterations", "2"),))
         await a.service._classifying.text("RESET", own, "ann")
         assert spark.settings_ == Settings()
 
 
-def test_expressions_that_the_analyzer_computes_itself_are_told() -> None:
+def test_expression_classes_include_those_that_the_analyzer_computes() -> None:
     computed = Node("Project", more=[Node("Upper", type="STRING")])
     reading = Reading("x", Node("Project"), Node("LocalRelation"), computed=(computed,))
     assert expression_classes(reading) == {"upper"}

@@ -1,4 +1,4 @@
-"""Finding Java and jars: what is decided without fetching anything."""
+"""Tests of finding Java and jars, as far as nothing has to be fetched."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def _java_that_says(folder: Path, version: str) -> Path:
 @pytest.mark.parametrize(
     ("said", "version"), [("17.0.15", 17), ("1.8.0_402", 8), ("21", 21), ("25-ea", 25)]
 )
-def test_java_version_is_read_in_all_its_forms(tmp_path: Path, said: str, version: int) -> None:
+def test_java_version_is_parsed_in_all_its_forms(tmp_path: Path, said: str, version: int) -> None:
     assert runtime._java_version(_java_that_says(tmp_path, said)) == version
 
 
-def test_java_home_that_is_too_old_is_passed_over(
+def test_java_home_with_an_old_java_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
@@ -41,7 +41,7 @@ def test_java_home_that_is_too_old_is_passed_over(
         runtime.java.cache_clear()
 
 
-def test_java_that_is_nowhere_says_what_to_do(
+def test_missing_java_raises_an_error_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _java_that_says(tmp_path, "11.0.2")
@@ -72,7 +72,7 @@ def test_jars_that_are_not_archives_are_refused(tmp_path: Path) -> None:
         runtime._check(tmp_path, {}, [coordinate])
 
 
-def test_jars_without_java_network_or_cache_say_what_to_do(
+def test_jars_that_cannot_be_fetched_or_stored_raise_an_error_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")

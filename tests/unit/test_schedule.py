@@ -1,9 +1,9 @@
-"""What a cluster applies next: readable examples; the rules at random are in test_schedule_model.
+"""Tests of the order in which a cluster applies operations: examples; random ones: the model.
 
-Docs: docs/proofs/exactly-once.md. Operations are named by one letter for the table they touch and
-an optional prefix: ``i`` insert, ``u`` update, ``>`` copy from one table into another, ``!``
-unknown tables, ``D`` DDL of this cluster, ``d`` DDL of another cluster, ``?`` in front of a copy:
-its rows are yet to be computed.
+The model is in test_schedule_model. Docs: docs/proofs/exactly-once.md. Operations are named by one
+letter for the table they touch and an optional prefix: ``i`` insert, ``u`` update, ``>`` copy from
+one table into another, ``!`` unknown tables, ``D`` DDL of this cluster, ``d`` DDL of another
+cluster, ``?`` in front of a copy: its rows are yet to be computed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def finish(schedule: Schedule, *units: Unit) -> None:
 
 
 def rounds(schedule: Schedule) -> list[list[tuple[int, ...]]]:
-    """Take all that may start, finish it, and again, until nothing may start."""
+    """Take all units that may start, finish them, and repeat until none may start."""
     taken = iter(lambda: schedule.take(LANES), [])
     result = []
     for units in takewhile(bool, taken):
@@ -111,26 +111,26 @@ def rounds(schedule: Schedule) -> list[list[tuple[int, ...]]]:
         ("ux d uy", [[(0,)]]),
     ],
 )
-def test_take_operations_start_as_their_tables_allow(
+def test_operations_start_in_the_order_that_their_tables_allow(
     words: str, expected: list[list[tuple[int, ...]]]
 ) -> None:
     assert rounds(schedule_of(words)) == expected
 
 
-def test_take_lanes_free_bound_the_units() -> None:
+def test_take_returns_no_more_units_than_free_lanes() -> None:
     schedule = schedule_of("ux uy uz")
     assert schedule.take(0) == []
     assert offsets(schedule.take(2)) == [(0,), (1,)]
     assert offsets(schedule.take(2)) == [(2,)]
 
 
-def test_take_while_running_starts_only_what_does_not_conflict() -> None:
+def test_take_while_units_run_starts_only_units_without_conflict() -> None:
     schedule = schedule_of("ux ux uy")
     assert offsets(schedule.take(LANES)) == [(0,), (2,)]
     assert schedule.take(LANES) == []
 
 
-def test_complete_unit_not_released_still_holds_what_conflicts() -> None:
+def test_completed_unit_blocks_conflicting_ones_until_its_release() -> None:
     schedule = schedule_of("ux ux D")
     (first,) = schedule.take(LANES)
     schedule.complete(first)
@@ -150,7 +150,9 @@ def test_complete_unit_not_released_still_holds_what_conflicts() -> None:
         ("!", [Intent.ALONE]),
     ],
 )
-def test_take_intent_says_what_must_be_durable(words: str, intents: list[Intent]) -> None:
+def test_intent_of_a_unit_states_what_must_be_durable_first(
+    words: str, intents: list[Intent]
+) -> None:
     assert [unit.intent for unit in schedule_of(words).take(LANES)] == intents
 
 
@@ -164,13 +166,13 @@ def test_take_intent_says_what_must_be_durable(words: str, intents: list[Intent]
         (BatchLimits(bytes_max=1), [[(0,)], [(1,)], [(2,)], [(3,)], [(4,)]]),
     ],
 )
-def test_take_batch_stays_within_its_limits(
+def test_batch_stays_within_its_limits(
     limits: BatchLimits, expected: list[list[tuple[int, ...]]]
 ) -> None:
     assert rounds(schedule_of("ix ix ix ix ix", limits=limits)) == expected
 
 
-def test_take_rows_that_came_as_arrow_in_all_that_runs_side_by_side_are_bounded() -> None:
+def test_arrow_rows_of_all_concurrent_units_are_bounded() -> None:
     size = operation("ax", 0).size_bytes
     schedule = schedule_of(
         "ax ax ax ay ay az az ix ix", limits=BatchLimits(arrow_bytes_max=2 * size)
@@ -197,7 +199,7 @@ def uncomputed(schedule: Schedule) -> list[int]:
     return [offset for offset, _ in schedule.uncomputed()]
 
 
-def test_computed_operation_holds_up_only_what_touches_its_tables() -> None:
+def test_computed_operation_blocks_only_operations_on_its_tables() -> None:
     schedule = schedule_of("?a>b ic a>d ia ib")
     assert uncomputed(schedule) == [0]
     assert offsets(schedule.take(LANES)) == [(1,), (2,)]
@@ -222,7 +224,7 @@ def test_computed_operation_whose_rows_were_read_first_runs_at_once() -> None:
     assert offsets(schedule.take(LANES)) == [(0,)]
 
 
-def test_turn_of_a_computed_operation_comes_when_all_that_it_may_see_is_durable() -> None:
+def test_computed_operation_gets_its_turn_when_everything_that_it_may_see_is_durable() -> None:
     schedule = schedule_of("ia ?a>b")
     assert uncomputed(schedule) == []
     (unit,) = schedule.take(LANES)
@@ -233,12 +235,12 @@ def test_turn_of_a_computed_operation_comes_when_all_that_it_may_see_is_durable(
     assert uncomputed(schedule) == [1]
 
 
-def test_turn_of_a_computed_operation_does_not_come_behind_an_exclusive_one() -> None:
+def test_computed_operation_behind_an_exclusive_one_gets_no_turn() -> None:
     assert uncomputed(schedule_of("d ?a>b")) == []
     assert uncomputed(schedule_of("?a>b ! ?c>d")) == [0]
 
 
-def test_computed_operation_that_is_rejected_lets_the_next_one_start() -> None:
+def test_rejected_computed_operation_lets_the_next_one_start() -> None:
     schedule = schedule_of("?a>b ib")
     schedule.decide(0, DecisionKind.REJECT)
     assert uncomputed(schedule) == []
@@ -266,7 +268,7 @@ def test_synchronous_operation_waits_for_its_rows_before_its_decision() -> None:
 # -- synchronous operations --------------------------------------------------------------------
 
 
-def test_decide_commit_lets_the_operation_and_what_waits_behind_it_run() -> None:
+def test_commit_decision_lets_the_operation_and_those_behind_it_run() -> None:
     schedule = schedule_of("d uy")
     assert schedule.undecided() == [(0, operation("d", 0))]
     assert schedule.decide(0, DecisionKind.COMMIT) is False
@@ -274,28 +276,28 @@ def test_decide_commit_lets_the_operation_and_what_waits_behind_it_run() -> None
     assert rounds(schedule) == [[(0,)], [(1,)]]
 
 
-def test_decide_reject_drops_the_operation_and_frees_what_waits_behind_it() -> None:
+def test_reject_decision_drops_the_operation_and_frees_those_behind_it() -> None:
     schedule = schedule_of("d uy")
     assert schedule.decide(0, DecisionKind.REJECT) is True
     assert schedule.low == 1
     assert rounds(schedule) == [[(1,)]]
 
 
-def test_decide_second_decision_changes_nothing() -> None:
+def test_second_decision_changes_nothing() -> None:
     schedule = schedule_of("d")
     schedule.decide(0, DecisionKind.COMMIT)
     assert schedule.decide(0, DecisionKind.REJECT) is False
     assert rounds(schedule) == [[(0,)]]
 
 
-def test_decide_reject_read_ahead_of_the_operation_keeps_it_from_entering() -> None:
+def test_reject_decision_read_before_its_operation_keeps_it_out() -> None:
     schedule = Schedule(ME, Progress(), 0, BatchLimits())
     schedule.decide(0, DecisionKind.REJECT)
     assert schedule.enter_operation(0, operation("d", 0)) is False
     assert (schedule.low, schedule.pending, schedule.pending_bytes) == (1, 0, 0)
 
 
-def test_decide_reject_of_a_running_operation_lets_it_end() -> None:
+def test_reject_decision_of_a_running_operation_lets_it_end() -> None:
     schedule = schedule_of("D uy")
     (unit,) = schedule.take(LANES)
     assert schedule.decide(0, DecisionKind.REJECT) is False
@@ -303,27 +305,27 @@ def test_decide_reject_of_a_running_operation_lets_it_end() -> None:
     assert rounds(schedule) == [[(1,)]]
 
 
-def test_permit_lets_the_operation_run_before_its_decision_but_not_out_of_turn() -> None:
+def test_permitted_operation_runs_before_its_decision_but_not_out_of_order() -> None:
     schedule = schedule_of("ux d")
     schedule.permit(1)
     assert rounds(schedule) == [[(0,)], [(1,)]]
 
 
-def test_undecided_behind_unfinished_operations_is_not_yet_waited_for() -> None:
+def test_undecided_operation_behind_unfinished_ones_is_not_yet_awaited() -> None:
     schedule = schedule_of("ux d")
     assert schedule.undecided() == []
     finish(schedule, *schedule.take(LANES))
     assert schedule.undecided() == [(1, operation("d", 1))]
 
 
-def test_undecided_own_operation_is_never_waited_for() -> None:
+def test_undecided_own_operation_is_never_awaited() -> None:
     assert schedule_of("D").undecided() == []
 
 
 # -- bounds ------------------------------------------------------------------------------------
 
 
-def test_take_nothing_starts_farther_than_the_span_from_what_is_stored() -> None:
+def test_operations_beyond_the_span_above_the_stored_progress_do_not_start() -> None:
     schedule = schedule_of("ux uy")
     schedule.enter_operation(SPAN_MAX - 1, operation("uz", SPAN_MAX - 1))
     schedule.enter_operation(SPAN_MAX, operation("uw", SPAN_MAX))
@@ -337,7 +339,7 @@ def test_take_nothing_starts_farther_than_the_span_from_what_is_stored() -> None
     finish(schedule, y)
 
 
-def test_take_batch_ends_before_the_span_does() -> None:
+def test_batch_ends_before_the_span_does() -> None:
     schedule = schedule_of("ux iy")
     schedule.take(1)
     schedule.enter_operation(SPAN_MAX - 1, operation("iy", SPAN_MAX - 1))
@@ -345,7 +347,7 @@ def test_take_batch_ends_before_the_span_does() -> None:
     assert offsets(schedule.take(LANES)) == [(1, SPAN_MAX - 1)]
 
 
-def test_progress_rejections_beyond_the_span_are_left_to_the_log() -> None:
+def test_progress_contains_no_rejections_beyond_the_span() -> None:
     # An operation that keeps failing holds `low` while many DDLs behind it are rejected. Those
     # can be read from the log again, and would not fit beside the cursor.
     schedule = schedule_of("ux")
@@ -358,7 +360,7 @@ def test_progress_rejections_beyond_the_span_are_left_to_the_log() -> None:
     assert schedule.low == far[-1] + 1
 
 
-def test_pending_counts_what_is_not_released() -> None:
+def test_pending_counts_operations_that_are_not_released() -> None:
     schedule = schedule_of("ix ix")
     size = 2 * len("INSERT INTO x VALUES ('op0')")
     assert (schedule.pending, schedule.pending_bytes, schedule.read_to) == (2, size, 2)
@@ -369,7 +371,7 @@ def test_pending_counts_what_is_not_released() -> None:
 # -- what reads go by ---------------------------------------------------------------------------
 
 
-def test_high_is_above_all_that_was_ever_started() -> None:
+def test_high_is_above_every_operation_that_was_started() -> None:
     schedule = schedule_of("ia ub ic")
     assert (schedule.low, schedule.high) == (0, 0)
     first, second, third = schedule.take(LANES)
@@ -381,7 +383,7 @@ def test_high_is_above_all_that_was_ever_started() -> None:
     assert (schedule.low, schedule.high) == (3, 3)
 
 
-def test_high_after_a_restart_is_above_what_the_progress_and_the_tables_tell_of() -> None:
+def test_high_after_a_restart_is_above_those_in_the_progress_and_the_tables() -> None:
     assert schedule_of("ia ia ia", Progress(1, done=frozenset({2}))).high == 3
     assert schedule_of("ia ia ia", Progress(1, batches=((1, 2),))).high == 3
     assert schedule_of("ia D ia", Progress(1, unmarked=((1, ""),))).high == 2

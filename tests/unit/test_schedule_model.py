@@ -1,17 +1,17 @@
-"""The schedule at random, against a model that knows only the rules, through crashes and restarts.
+"""Tests of the schedule at random, against a model of its rules, through crashes and restarts.
 
-The model stands for the log, one cluster with Delta's marks, and the cursor that was stored last.
-Statements of a dead incarnation may still commit (`late_commit`). The rules it holds the schedule
-to are those of docs/proofs/exactly-once.md, "Markers and bookkeeping":
+The model stands for the log, one cluster with Delta's markers, and the cursor that was stored last.
+Statements of a dead incarnation may still commit (`late_commit`). The rules are those of
+docs/proofs/exactly-once.md, "Markers and bookkeeping":
 
-- what an operation conflicts with and precedes it is durably done before it starts; this one rule
-  is: never side by side, in log order on each table, nothing past an exclusive operation, and
-  nothing exclusive past others but DDL of known tables past the computation of another one;
-- nothing takes effect twice, and in the end everything has taken effect once;
+- an operation starts only when every conflicting operation before it is durably done; this one rule
+means: never side by side, in log order on each table, nothing past an exclusive operation, and
+nothing exclusive past others except DDL of known tables past the computation of another one;
+- no operation takes effect twice, and in the end each one has taken effect once;
 - a batch whose intent was stored is formed again with exactly the same operations, or taken apart
-  behind a look at the table;
+after a look at the table;
 - after a restart the first statement on each table is a single operation or the stored batch;
-- `low` never goes back, and all progress survives the way through the cursor.
+- `low` never goes back, and all progress survives the cursor's encoding.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Decided:
 
 @dataclass(eq=False)
 class Running:
-    """A statement of the current incarnation and how far it has come."""
+    """A statement of the current incarnation and its stage."""
 
     unit: Unit
     looked: bool = False
@@ -84,7 +84,7 @@ class Running:
 
 @dataclass
 class Cluster:
-    """Tables with marks; counts how often each operation took effect."""
+    """Tables with markers; counts the effects of each operation."""
 
     marks: dict[str, int] = field(default_factory=dict)
     effects: Counter[int] = field(default_factory=Counter)
@@ -108,17 +108,17 @@ class Cluster:
 
 
 def alone(op: Operation) -> bool:
-    """Whether no mark says that an operation was applied."""
+    """Return whether no marker shows that an operation was applied."""
     return op.synchronous or not op.tables_known
 
 
 def computes(op: Operation) -> bool:
-    """Whether an operation runs beside others though no mark says that it was applied."""
+    """Return whether an operation runs beside others although it has no marker."""
     return op.kind is Kind.CREATE_TABLE_AS
 
 
 def conflict(one: Operation, other: Operation) -> bool:
-    """Whether an operation must not start before ``one`` in front of it, said the long way."""
+    """Return whether an operation must not start before ``one`` in front of it, written out."""
     if alone(one) and not computes(one):
         return True
     if alone(other) and not computes(other) and not (computes(one) and other.named):
@@ -128,7 +128,7 @@ def conflict(one: Operation, other: Operation) -> bool:
 
 
 class Life(RuleBasedStateMachine):
-    """See the module."""
+    """The state machine; see the module's docstring."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.looked_for())
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
-        """What an earlier incarnation began is not there, and nobody wants it any more."""
+        """Reject an operation that an earlier incarnation may have begun and that had no effect."""
         offset = data.draw(st.sampled_from(self.looked_for()))
         self.must_commit.discard(offset)
         self.decide(offset, DecisionKind.REJECT)
@@ -358,7 +358,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data(), steps=st.integers(1, 8))
     def go_on(self, data: st.DataObject, steps: int) -> None:
-        """Statements get on, each at its own pace."""
+        """Statements progress, each at its own pace."""
         for _ in range(steps):
             if self.running:
                 self.step(data.draw(st.sampled_from(self.running)))
@@ -401,13 +401,13 @@ class Life(RuleBasedStateMachine):
         ]
 
     def shown(self, unit: Unit) -> bool:
-        """Whether the table says that the unit is there."""
+        """Return whether the table's marker shows the unit."""
         return self.cluster.marks.get(min(unit.operations[0].writes), -1) >= unit.version
 
     @precondition(lambda self: self.splittable())
     @rule(data=st.data())
     def split(self, data: st.DataObject) -> None:
-        """The combined statement meets an application error: none of it takes effect, ever."""
+        """The combined statement has an application error: none of it ever takes effect."""
         self.take_apart(data.draw(st.sampled_from(self.splittable())))
 
     def take_apart(self, running: Running) -> None:
@@ -463,7 +463,7 @@ class Life(RuleBasedStateMachine):
         self.low_last = self.schedule.low
 
     def teardown(self) -> None:
-        """Nothing breaks any more: everything runs to its end, exactly once."""
+        """Without further faults, everything runs to its end, exactly once."""
         if self.found_wrong:
             return  # what follows from that would hide it
         for offset in self.undecided():
@@ -483,6 +483,6 @@ class Life(RuleBasedStateMachine):
                 assert self.cluster.effects[offset] == expected, f"offset {offset}"
 
 
-def test_schedule_through_random_lives_keeps_its_rules() -> None:
+def test_schedule_keeps_its_rules_through_random_crashes_and_restarts() -> None:
     lives = settings(max_examples=100, stateful_step_count=50, deadline=None)
     run_state_machine_as_test(Life, settings=lives)

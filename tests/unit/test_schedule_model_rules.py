@@ -1,4 +1,4 @@
-"""The model of the schedule finds what it is there to find: rules broken on purpose."""
+"""Tests that the schedule's model finds violations: rules are broken on purpose."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.unit.test_schedule_model import Life
 
 
 def tables_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Run everything side by side."""
+    """Run all operations side by side."""
     patch.setattr(Turns, "_is_free", lambda self, offset, op: True)
 
 
 def readers_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Let writers pass those that read the table."""
+    """Let writers overtake the readers of a table."""
 
     def is_free(self: Turns, offset: int, op: Operation) -> bool:
         writing = (self._queues[table].writing for table in op.reads | op.writes)
@@ -39,12 +39,12 @@ def exclusive_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def decisions_not_awaited(patch: pytest.MonkeyPatch) -> None:
-    """Run other clusters' synchronous operations undecided."""
+    """Run other clusters' synchronous operations before their decision."""
     patch.setattr(Readiness, "lacks", lambda self, offset, op: False)
 
 
 def batches_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """After a crash, forget the intents."""
+    """Forget the intents after a crash."""
     original = Schedule.__init__
 
     def forgetful(self: Schedule, *args: object) -> None:
@@ -55,7 +55,7 @@ def batches_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def doubt_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """After a crash, combine at once."""
+    """Combine operations right after a crash."""
     original = Schedule.__init__
 
     def forgetful(self: Schedule, *args: object) -> None:
@@ -66,7 +66,7 @@ def doubt_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def alone_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """After a crash, run a statement without a mark as if it were new."""
+    """Run a statement without a marker after a crash as if it were new."""
     original = Schedule.__init__
 
     def forgetful(self: Schedule, *args: object) -> None:
@@ -77,7 +77,7 @@ def alone_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def begun_before_a_look(patch: pytest.MonkeyPatch) -> None:
-    """Store an intent before it is known what stands there."""
+    """Store an intent before the previous state of the table is known."""
     begins = Unmarked.begins
 
     def hasty(self: Unmarked, offset: int) -> None:
@@ -88,17 +88,17 @@ def begun_before_a_look(patch: pytest.MonkeyPatch) -> None:
 
 
 def over_and_kept(patch: pytest.MonkeyPatch) -> None:
-    """Keep the intent of what needs no running."""
+    """Keep the intent of an operation that need not run."""
     patch.setattr(Unmarked, "over", lambda self, offset: None)
 
 
 def passed_whatever_it_names(patch: pytest.MonkeyPatch) -> None:
-    """Let DDL pass a table that is being computed though both name it."""
+    """Let DDL overtake a table that is being computed although both name it."""
     patch.setattr(Turns, "_stands_before", lambda self, offset, op, table: False)
 
 
 def passed_whatever_it_touches(patch: pytest.MonkeyPatch) -> None:
-    """Let whatever is exclusive pass a table that is being computed."""
+    """Let any exclusive operation overtake a table that is being computed."""
 
     def comes(self: Turns, offset: int) -> bool:
         return next(iter(self._plain), offset) >= offset
@@ -107,7 +107,7 @@ def passed_whatever_it_touches(patch: pytest.MonkeyPatch) -> None:
 
 
 def completed_is_released(patch: pytest.MonkeyPatch) -> None:
-    """Let what conflicts start before the progress is durable."""
+    """Let conflicting operations start before the progress is durable."""
     original, release = Schedule.complete, Schedule.release
 
     def hasty(self: Schedule, unit: Unit) -> None:

@@ -1,4 +1,4 @@
-"""What the schedule stores, and how it goes on from that after a restart; see `test_schedule`."""
+"""Tests of the schedule's stored progress, and of restarts from it; see `test_schedule`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.test_schedule import LANES, ME, finish, offsets, operation, roun
 
 
 def split(schedule: Schedule, unit: Unit) -> None:
-    """Take a unit apart that failed as one."""
+    """Take a unit apart that failed as a whole."""
     schedule.split(unit)
     schedule.split_stored(unit)
 
@@ -28,7 +28,7 @@ def test_progress_low_stays_at_the_first_unfinished_operation() -> None:
     assert schedule.progress == Progress(low=2)
 
 
-def test_progress_records_without_an_operation_are_passed() -> None:
+def test_progress_passes_records_without_an_operation() -> None:
     schedule = schedule_of("ux")
     schedule.passed(1)
     assert schedule.low == 0
@@ -36,7 +36,7 @@ def test_progress_records_without_an_operation_are_passed() -> None:
     assert schedule.progress == Progress(low=2)
 
 
-def test_progress_names_the_intents_of_what_runs() -> None:
+def test_progress_contains_the_intents_of_running_units() -> None:
     batch = schedule_of("ix ix iy")
     batch.take(LANES)
     assert batch.progress.batches == ((0, 1),)
@@ -47,7 +47,7 @@ def test_progress_names_the_intents_of_what_runs() -> None:
     assert alone.progress.unmarked == ((0, "absent"),)
 
 
-def test_restart_batch_whose_intent_was_stored_is_the_same_batch() -> None:
+def test_restart_forms_a_batch_with_a_stored_intent_again() -> None:
     before = schedule_of("ix ix")
     before.take(LANES)
     after = schedule_of("ix ix ix ix", before.progress, doubtful_below=4)
@@ -57,7 +57,7 @@ def test_restart_batch_whose_intent_was_stored_is_the_same_batch() -> None:
     assert rounds(after) == [[(2, 3)]]
 
 
-def test_restart_batch_waits_until_its_last_operation_has_been_read() -> None:
+def test_restart_waits_with_a_stored_batch_until_its_last_operation_is_read() -> None:
     progress = Progress(low=0, batches=((0, 2),))
     schedule = Schedule(ME, progress, 3, BatchLimits())
     for offset in (0, 1):
@@ -67,8 +67,8 @@ def test_restart_batch_waits_until_its_last_operation_has_been_read() -> None:
     assert offsets(schedule.take(LANES)) == [(0, 1, 2)]
 
 
-def test_restart_batch_is_without_what_was_rejected_before_it_was_formed() -> None:
-    """What says so may stand far behind, and not be read yet; the progress knows it."""
+def test_restart_forms_a_batch_without_an_operation_that_was_rejected_before() -> None:
+    """Its rejection may be far behind and not be read yet; the progress contains it."""
     before = schedule_of("ia ia ?b>a ia")
     before.decide(2, DecisionKind.REJECT)
     (unit,) = before.take(LANES)
@@ -76,16 +76,16 @@ def test_restart_batch_is_without_what_was_rejected_before_it_was_formed() -> No
     assert (unit.offsets, offsets(after.take(LANES))) == ((0, 1, 3), [(0, 1, 3)])
 
 
-def test_restart_first_operation_on_each_doubtful_table_runs_alone() -> None:
+def test_restart_runs_the_first_operation_on_each_doubtful_table_alone() -> None:
     schedule = schedule_of("ix ix ix iy iy", doubtful_below=5)
     assert rounds(schedule) == [[(0,), (3,)], [(1, 2), (4,)]]
 
 
-def test_restart_operations_from_after_it_are_not_in_doubt() -> None:
+def test_restart_has_no_doubt_about_operations_after_it() -> None:
     assert rounds(schedule_of("ix ix", doubtful_below=0)) == [[(0, 1)]]
 
 
-def test_restart_alone_intent_puts_only_that_operation_in_doubt() -> None:
+def test_restart_with_an_intent_doubts_only_that_operation() -> None:
     schedule = schedule_of("D D", Progress(unmarked=((0, ""),)), doubtful_below=2)
     (first,) = schedule.take(LANES)
     finish(schedule, first)
@@ -95,7 +95,7 @@ def test_restart_alone_intent_puts_only_that_operation_in_doubt() -> None:
     assert schedule.progress.unmarked == ((1, ""),)
 
 
-def test_restart_what_nobody_had_looked_at_is_not_in_doubt() -> None:
+def test_restart_has_no_doubt_about_an_operation_without_a_look() -> None:
     before = schedule_of("D")
     before.take(LANES)
     after = schedule_of("D", before.progress, doubtful_below=1)
@@ -104,8 +104,8 @@ def test_restart_what_nobody_had_looked_at_is_not_in_doubt() -> None:
     assert (unit.intent, unit.in_doubt) == (Intent.ALONE, False)
 
 
-def test_restart_intents_of_what_is_over_take_no_room() -> None:
-    """Given up before it was read again, or left below all that is read."""
+def test_restart_drops_the_intents_of_operations_that_need_not_run() -> None:
+    """They were rejected before they were read again, or are below everything that is read."""
     stood = ((1, ABSENT), (2, ABSENT), (3, ABSENT), (4, ABSENT))
     schedule = Schedule(ME, Progress(low=3, done=frozenset({4}), unmarked=stood), 9, BatchLimits())
     schedule.decide(3, DecisionKind.REJECT)
@@ -116,15 +116,17 @@ def test_restart_intents_of_what_is_over_take_no_room() -> None:
     assert schedule.progress == Progress(low=5)
 
 
-def test_progress_has_no_intent_of_what_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever way it came to be over."""
+def test_progress_has_no_intent_of_an_operation_that_need_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reason does not matter."""
     schedule = schedule_of("D iz", Progress(unmarked=((0, ABSENT),)))
     monkeypatch.setattr(schedule, "expects", lambda offset: offset != 0)
     assert schedule.progress.unmarked == ()
     assert not schedule.unmarked.doubted(0)
 
 
-def test_restart_operations_done_before_do_not_enter() -> None:
+def test_restart_does_not_enter_operations_done_before() -> None:
     progress = Progress(low=1, done=frozenset({2}))
     schedule = Schedule(ME, progress, 4, BatchLimits())
     entered = [schedule.enter_operation(offset, operation("ux", offset)) for offset in (1, 2, 3)]
@@ -140,7 +142,7 @@ def test_restart_operations_done_before_do_not_enter() -> None:
         ({"z": 9}, []),
     ],
 )
-def test_restore_takes_what_the_tables_say_for_done(
+def test_restore_counts_operations_that_the_tables_show_as_done(
     applied: dict[str, int], restored: list[int]
 ) -> None:
     schedule = schedule_of("ix iy ix iy D", doubtful_below=5)
@@ -148,7 +150,7 @@ def test_restore_takes_what_the_tables_say_for_done(
     assert schedule.progress.done == frozenset(o for o in restored if o >= schedule.low)
 
 
-def test_restore_batch_found_applied_is_not_run_again() -> None:
+def test_restore_of_a_batch_found_applied_does_not_run_it_again() -> None:
     progress = Progress(batches=((0, 2),))
     schedule = schedule_of("ix iy ix", progress, doubtful_below=3)
     assert schedule.restore({"x": 2}) == [0, 2]
@@ -156,12 +158,12 @@ def test_restore_batch_found_applied_is_not_run_again() -> None:
     assert rounds(schedule) == [[(1,)]]
 
 
-def test_restore_exclusive_operations_are_never_taken_for_done() -> None:
+def test_restore_never_counts_exclusive_operations_as_done() -> None:
     schedule = schedule_of("D", doubtful_below=1)
     assert schedule.restore({"op0": 9}) == []
 
 
-def test_drop_of_an_operation_in_doubt_forgets_its_intent() -> None:
+def test_rejected_operation_in_doubt_loses_its_intent() -> None:
     # The origin died after its reject was in the log and before its progress said so.
     schedule = schedule_of("D", Progress(unmarked=((0, ""),)), doubtful_below=1)
     schedule.decide(0, DecisionKind.REJECT)
@@ -184,8 +186,8 @@ def test_split_halves_run_as_one_statement_each() -> None:
     assert rounds(schedule) == [[(0,)], [(1,)], [(2, 3, 4)], [(5, 6)]]
 
 
-def test_split_of_many_costs_statements_for_those_that_fail_alone() -> None:
-    """Two for each halving on the way to each that fails."""
+def test_split_of_many_operations_needs_few_statements_per_failing_one() -> None:
+    """Two for each halving on the way to a failing one."""
     schedule, failing, statements = schedule_of(" ".join(["ix"] * 256)), {7, 100, 200}, 0
     while schedule.pending:
         (unit,) = schedule.take(LANES)
@@ -197,7 +199,7 @@ def test_split_of_many_costs_statements_for_those_that_fail_alone() -> None:
     assert statements <= 1 + 2 * len(failing) * 8
 
 
-def test_restart_half_whose_intent_was_stored_is_the_same_half() -> None:
+def test_restart_forms_a_half_with_a_stored_intent_again() -> None:
     before = schedule_of("ix ix ix ix")
     (unit,) = before.take(LANES)
     split(before, unit)
@@ -219,7 +221,7 @@ def test_split_singles_run_one_by_one_without_an_intent() -> None:
     assert rounds(schedule) == [[(0,)], [(1,)], [(2,)], [(3,)], [(4,)]]
 
 
-def test_marker_runs_with_nothing_beside_it_and_without_an_intent() -> None:
+def test_marker_runs_alone_and_without_an_intent() -> None:
     schedule = schedule_of("ix")
     schedule.enter_operation(1, MARKER)
     schedule.enter_operation(2, operation("iy", 2))
@@ -232,7 +234,7 @@ def test_marker_runs_with_nothing_beside_it_and_without_an_intent() -> None:
     assert schedule.progress == Progress(low=3)
 
 
-def test_held_schedule_starts_nothing_exclusive() -> None:
+def test_held_schedule_starts_no_exclusive_operation() -> None:
     schedule = schedule_of("ix D iy")
     schedule.hold(held=True)
     finish(schedule, *schedule.take(LANES))
@@ -241,7 +243,7 @@ def test_held_schedule_starts_nothing_exclusive() -> None:
     assert offsets(schedule.take(LANES)) == [(1,)]
 
 
-def test_schedule_is_held_until_the_last_one_lets_go() -> None:
+def test_schedule_is_held_until_the_last_hold_ends() -> None:
     schedule = schedule_of("D")
     schedule.hold(held=True)
     schedule.hold(held=True)

@@ -1,4 +1,4 @@
-"""Sessions that go from one HAProc to another: what they hold, and who may change them."""
+"""Tests of sessions that move between HAProcs: their content, and who may change it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def refused(call: object) -> str:
     return caught.value.error_class
 
 
-async def test_session_goes_on_elsewhere_with_what_was_recorded_in_its_order() -> None:
+async def test_session_continues_on_another_haproc_with_its_entries_in_order() -> None:
     _, a, b, session = await begun()
     await a.sessions.record(session, SqlEntry("v1"))
     await a.sessions.record(session, SettingsEntry(SALES))
@@ -62,8 +62,8 @@ async def test_session_goes_on_elsewhere_with_what_was_recorded_in_its_order() -
     assert (a.caught_up, b.caught_up) == (0, 1)
 
 
-async def test_session_made_anew_waits_for_the_log_only_if_it_holds_what_rests_on_tables() -> None:
-    """Else the first query of a program that sets something waits for a table that is computed."""
+async def test_rebuilt_session_waits_for_the_log_only_if_it_holds_sql_entries() -> None:
+    """Otherwise the first query of a program that sets something would wait for slow tables."""
     a = Ring().member("a")
     session = await entered(a, create=True)
     await a.sessions.record(session, ConfEntry((("k", "1"),)))
@@ -76,7 +76,7 @@ async def test_session_made_anew_waits_for_the_log_only_if_it_holds_what_rests_o
     assert a.caught_up == 1
 
 
-async def test_settings_one_after_the_other_are_one_entry() -> None:
+async def test_consecutive_settings_become_one_entry() -> None:
     ring, a, b, session = await begun()
     for value in "123":
         await a.sessions.record(session, ConfEntry((("k", value), (f"k{value}", "x"))))
@@ -88,7 +88,7 @@ async def test_settings_one_after_the_other_are_one_entry() -> None:
     assert there.settings == session.settings
 
 
-async def test_session_is_adopted_once_by_requests_that_come_together() -> None:
+async def test_session_is_adopted_once_by_concurrent_requests() -> None:
     ring = Ring()
     a, b = ring.member("a"), ring.member("b")
     await entered(a, create=True)
@@ -97,7 +97,7 @@ async def test_session_is_adopted_once_by_requests_that_come_together() -> None:
     assert b.sessions.adopted == 1
 
 
-async def test_session_adopted_by_two_at_once_ends_with_one_owner() -> None:
+async def test_session_adopted_by_two_haprocs_at_once_ends_with_one_owner() -> None:
     ring = Ring()
     a, b, c = (ring.member(name) for name in "abc")
     session = await entered(a, create=True)
@@ -116,7 +116,7 @@ async def test_session_adopted_by_two_at_once_ends_with_one_owner() -> None:
     assert ran == ["v", *acknowledged]
 
 
-async def test_owner_that_was_replaced_cannot_record_and_adopts_anew() -> None:
+async def test_replaced_owner_cannot_record_and_adopts_again() -> None:
     ring = Ring()
     a, b = ring.member("a"), ring.member("b")
     old = await entered(a, create=True)
@@ -129,7 +129,7 @@ async def test_owner_that_was_replaced_cannot_record_and_adopts_anew() -> None:
     assert spark(again).ran == ["default: from b"]
 
 
-async def test_owner_that_was_replaced_notices_before_it_answers_a_query() -> None:
+async def test_replaced_owner_notices_before_it_answers_a_query() -> None:
     ring = Ring()
     a, b = ring.member("a"), ring.member("b")
     old = await entered(a, create=True)
@@ -138,7 +138,7 @@ async def test_owner_that_was_replaced_notices_before_it_answers_a_query() -> No
     assert await entered(a) is not old
 
 
-async def test_session_is_made_anew_when_spark_lost_it() -> None:
+async def test_session_is_rebuilt_when_spark_lost_it_and_its_handles_are_lost() -> None:
     a = Ring().member()
     session = await entered(a, create=True)
     await a.sessions.record(session, SqlEntry("v"))
@@ -152,7 +152,7 @@ async def test_session_is_made_anew_when_spark_lost_it() -> None:
     assert caught.value.error_class == ErrorClass.HANDLE_LOST
 
 
-async def test_step_that_cannot_be_run_again_is_named() -> None:
+async def test_journal_entry_that_cannot_be_run_again_is_named_in_the_error() -> None:
     _, a, b, session = await begun()
     await a.sessions.record(session, SqlEntry("CREATE TEMP VIEW v"))
     b.engine.fails.add("CREATE TEMP VIEW v")
@@ -163,7 +163,7 @@ async def test_step_that_cannot_be_run_again_is_named() -> None:
     assert spark(await entered(b)).ran == ["default: CREATE TEMP VIEW v"]
 
 
-async def test_session_unknown_or_closed_is_not_reborn() -> None:
+async def test_unknown_or_closed_session_is_not_created_again() -> None:
     ring = Ring()
     a, b = ring.member("a"), ring.member("b")
     assert await refused(a.sessions.enter("u", "s", create=False)) == ErrorClass.SESSION_UNKNOWN
@@ -177,7 +177,7 @@ async def test_session_unknown_or_closed_is_not_reborn() -> None:
     assert await refused(a.sessions.enter("other", "s", create=False))
 
 
-async def test_step_left_with_an_error_is_undone() -> None:
+async def test_step_that_ends_with_an_error_is_undone() -> None:
     a = Ring().member()
     session = await entered(a, create=True)
     with pytest.raises(TimeoutError):
@@ -188,8 +188,8 @@ async def test_step_left_with_an_error_is_undone() -> None:
     assert spark(session).ran == []
 
 
-async def test_step_that_cannot_be_looked_at_is_undone() -> None:
-    """Spark has run it, and no entry says so: the next statement finds the session without it."""
+async def test_step_whose_effect_cannot_be_read_is_undone() -> None:
+    """Spark has run it without a journal entry: the next statement finds the session without it."""
     a = Ring().member()
     session = await entered(a, create=True)
 
@@ -206,7 +206,7 @@ async def test_step_that_cannot_be_looked_at_is_undone() -> None:
     assert spark(session).ran == []
 
 
-async def test_clone_holds_the_same_and_goes_its_own_way() -> None:
+async def test_clone_has_the_same_content_and_changes_independently() -> None:
     _, a, b, session = await begun()
     blob = await a.sessions.put_blob(session, b"import os")
     await a.sessions.record(session, ArtifactEntry("pyfiles/x.py", (blob,), 9))
@@ -222,7 +222,7 @@ async def test_clone_holds_the_same_and_goes_its_own_way() -> None:
         ]
 
 
-async def test_session_begun_afresh_holds_nothing_of_before() -> None:
+async def test_session_begun_afresh_has_nothing_of_its_earlier_content() -> None:
     ring, a, b, session = await begun()
     await a.sessions.record(session, SqlEntry("old"))
     anew = await b.sessions.begin_afresh("u", "s")
@@ -230,7 +230,7 @@ async def test_session_begun_afresh_holds_nothing_of_before() -> None:
     assert spark(await entered(ring.member("c"))).ran == ["default: new"]
 
 
-async def test_session_is_rebuilt_as_it_was_at_an_ordinal() -> None:
+async def test_session_is_rebuilt_as_of_an_ordinal() -> None:
     _, a, b, session = await begun()
     await a.sessions.record(session, SqlEntry("v1"))
     entries = session.next_ordinal
@@ -243,8 +243,8 @@ async def test_session_is_rebuilt_as_it_was_at_an_ordinal() -> None:
 
 
 @pytest.mark.parametrize("how", ["begun afresh", "closed and begun again"])
-async def test_session_of_before_is_not_rebuilt_from_what_its_id_holds_now(how: str) -> None:
-    """Ordinals begin anew: whatever stands at them is another session's."""
+async def test_earlier_session_is_not_rebuilt_from_the_new_content_of_its_id(how: str) -> None:
+    """Ordinals restart: the entries at them belong to another session."""
     ring = Ring()
     a, b, c = (ring.member(name) for name in "abc")
     session = await entered(a, create=True)
@@ -268,7 +268,7 @@ async def test_session_of_before_is_not_rebuilt_from_what_its_id_holds_now(how: 
         await b.sessions.record(there, SqlEntry("new"))
 
 
-async def test_sessions_bounds_are_told() -> None:
+async def test_session_limits_are_enforced() -> None:
     a = Ring(replace(Ring().limits, session_entries_max=2, session_files_bytes_max=5)).member()
     session = await entered(a, create=True)
     entry = ArtifactEntry("files/x", ("0",), 6)
@@ -279,7 +279,7 @@ async def test_sessions_bounds_are_told() -> None:
     assert await entered(a) is session
 
 
-async def test_session_is_not_as_it_was_from_when_a_statement_begins_to_change_it() -> None:
+async def test_session_counts_as_changed_from_the_start_of_a_changing_statement() -> None:
     member = Ring().member()
     session = await entered(member, create=True)
     before = session.unchanged()
@@ -291,8 +291,8 @@ async def test_session_is_not_as_it_was_from_when_a_statement_begins_to_change_i
     assert not before() and not during()
 
 
-async def test_session_whose_changing_statement_is_refused_is_not_as_it_was() -> None:
-    """Spark has run it, though the journal does not hold it."""
+async def test_session_whose_changing_statement_is_refused_counts_as_changed() -> None:
+    """Spark has run the statement, although the journal does not have it."""
     member = Ring(replace(Ring().limits, session_entries_max=0)).member()
     session = await entered(member, create=True)
     unchanged = session.unchanged()
@@ -302,10 +302,10 @@ async def test_session_whose_changing_statement_is_refused_is_not_as_it_was() ->
     assert session.next_ordinal == 0 and not unchanged()
 
 
-async def test_session_that_is_adopted_behind_a_statement_is_not_as_it_was(
+async def test_session_adopted_right_after_a_statement_counts_as_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The statement counts, but the copy that has run it takes in nothing any more."""
+    """The statement counts, but this HAProc's copy of the session records nothing any more."""
     _, a, b, session = await begun()
     unchanged, append = session.unchanged(), SessionStore.append
 
@@ -330,7 +330,7 @@ async def test_session_that_is_adopted_behind_a_statement_is_not_as_it_was(
 
 
 @pytest.mark.parametrize("clones", [True, False])
-async def test_session_that_cannot_begin_keeps_no_place(
+async def test_session_that_cannot_begin_holds_no_place(
     clones: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = Ring().member()
@@ -353,10 +353,10 @@ async def test_session_that_cannot_begin_keeps_no_place(
     assert member.sessions.room.taken == 0
 
 
-async def test_who_is_gone_while_a_session_is_made_has_its_room_until_the_next_count(
+async def test_session_whose_client_leaves_while_it_begins_holds_its_place_until_the_next_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may be there: else whoever comes and goes has as many as they like."""
+    """It may exist: otherwise clients that come and go could have any number of sessions."""
     member = Ring().member()
     adopt = SessionStore.adopt
 
@@ -377,7 +377,7 @@ def made(name: str, number: int) -> SqlEntry:
     return SqlEntry(text, effect_of_sql(text))
 
 
-async def test_entry_takes_the_place_of_those_of_its_name_and_keeps_their_ids() -> None:
+async def test_entry_replaces_those_of_its_name_and_keeps_their_request_ids() -> None:
     ring, a, b, session = await begun()
     for number in range(3):
         await a.sessions.record(session, made("v", number), f"id{number}")
@@ -394,7 +394,7 @@ async def test_entry_takes_the_place_of_those_of_its_name_and_keeps_their_ids() 
     ]
 
 
-async def test_entry_that_could_not_be_deleted_goes_with_the_next_one() -> None:
+async def test_entry_that_could_not_be_deleted_is_deleted_with_the_next_one() -> None:
     ring = Ring()
     a = ring.member("a")
     session = await entered(a, create=True)
@@ -411,8 +411,8 @@ async def away(*_: Any) -> None:
     raise LogUnavailableError("the store is away")
 
 
-async def test_session_whose_view_was_replaced_since_is_not_rebuilt_as_it_was() -> None:
-    """The rows of a write that rests on it would be those of the newer view."""
+async def test_session_whose_view_was_replaced_since_is_not_rebuilt_as_of_an_ordinal() -> None:
+    """A write that rests on it would get the rows of the newer view."""
     _, a, b, session = await begun()
     await a.sessions.record(session, made("v", 0))
     entries = session.next_ordinal
@@ -424,7 +424,7 @@ async def test_session_whose_view_was_replaced_since_is_not_rebuilt_as_it_was() 
     assert caught.value.error_class == ErrorClass.SESSION_UNKNOWN
 
 
-async def test_view_that_spark_refuses_breaks_its_name_and_nothing_else() -> None:
+async def test_view_that_spark_refuses_breaks_only_its_own_name() -> None:
     _, a, b, session = await begun()
     lost = made("v", 0)
     await a.sessions.record(session, lost)
@@ -446,7 +446,7 @@ async def test_view_that_spark_refuses_breaks_its_name_and_nothing_else() -> Non
         ("CREATE TEMPORARY FUNCTION f AS 'some.Class'", "RETURNS STRING"),
     ],
 )
-async def test_function_that_spark_refuses_breaks_its_name_and_nothing_else(
+async def test_function_that_spark_refuses_breaks_only_its_own_name(
     text: str, returns: str
 ) -> None:
     _, a, b, session = await begun()

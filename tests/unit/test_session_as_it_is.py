@@ -38,7 +38,7 @@ class Server:
 
 
 class Remote(RemoteSession):
-    """A session on such a server; each call takes a turn of the event loop."""
+    """A session on such a server; each call takes one turn of the event loop."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(
@@ -110,7 +110,7 @@ class _Reading(SparkSession):
 
 
 @pytest.mark.parametrize("times", [0, 1, 2])
-async def test_settings_of_a_session_that_was_made_anew_are_not_taken_for_a_statements(
+async def test_settings_of_a_rebuilt_session_are_not_attributed_to_a_statement(
     times: int,
 ) -> None:
     server, ran = Server(), list[int]()

@@ -1,4 +1,4 @@
-"""What a session's settings are after some were given by name."""
+"""Tests of a session's settings after some were set by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULTS = Settings(time_zone="UTC")
 ANSI, ZONE = "spark.sql.ansi.enabled", "spark.sql.session.timeZone"
 
 
-def test_time_zone_and_ansi_mode_are_set_and_go_back_to_the_rings() -> None:
+def test_time_zone_and_ansi_mode_are_set_and_unset_to_the_rings_values() -> None:
     changed, _ = with_confs(DEFAULTS, (), ((ANSI, "False"), (ZONE, "Asia/Tokyo")), (), DEFAULTS)
     assert (changed.ansi, changed.time_zone, changed.confs) == (False, "Asia/Tokyo", ())
     back, _ = with_confs(changed, (), (), (ANSI, ZONE), DEFAULTS)
@@ -27,8 +27,8 @@ def test_time_zone_and_ansi_mode_are_set_and_go_back_to_the_rings() -> None:
 
 
 @pytest.mark.parametrize("name", [ANSI, ZONE])
-def test_name_that_is_spelt_otherwise_means_as_little_as_to_spark(name: str) -> None:
-    """Else its writes ran under it on every cluster, and its queries did not."""
+def test_setting_name_in_another_case_has_no_effect_as_in_spark(name: str) -> None:
+    """Otherwise its writes would run under it on every cluster, and its queries would not."""
     changed, _ = with_confs(DEFAULTS, (), ((name.upper(), "false"),), (), DEFAULTS)
     assert changed == DEFAULTS
 
@@ -47,7 +47,7 @@ async def set_in(member: session_rig.Member, **values: str) -> ClientSession:
     return session
 
 
-async def test_own_setting_is_kept_and_another_haproc_has_it() -> None:
+async def test_own_setting_is_kept_and_restored_on_another_haproc() -> None:
     ring = session_rig.Ring()
     a, b = ring.member("a"), ring.member("b")
     session = await set_in(a, own="true", travels="3")
@@ -59,8 +59,8 @@ async def test_own_setting_is_kept_and_another_haproc_has_it() -> None:
 
 
 @pytest.mark.parametrize("entry", [ConfEntry, SettingsEntry])
-async def test_own_setting_with_the_value_of_any_other_session_is_none(entry: type) -> None:
-    """Else a program that puts back what it found would have its writes computed for ever."""
+async def test_own_setting_with_the_default_value_counts_as_none(entry: type) -> None:
+    """Otherwise the writes of a program that restores a value would be computed for ever."""
     member = session_rig.Ring().member()
     member.engine.untouched = {OWN: "false", TRAVELS: "200"}
     session = await set_in(member, own="true")
@@ -84,7 +84,7 @@ def operation(**said: Any) -> Any:
     return made
 
 
-def test_what_a_builder_sets_counts_as_far_as_spark_took_it() -> None:
+def test_builder_settings_count_as_far_as_spark_accepted_them() -> None:
     sets = {OWN: "true", "spark.sql.caseSensitive": "true", "spark.sql.warehouse.dir": "/x"}
     asked = options.checked(operation(sets={**sets, "haproc.fanout": "serial"}, silent=True))
     entry = options.entry(asked)
@@ -96,7 +96,7 @@ def test_what_a_builder_sets_counts_as_far_as_spark_took_it() -> None:
         options.checked(operation(sets=sets))
 
 
-def test_reserved_setting_is_not_modifiable_whatever_spark_says() -> None:
+def test_reserved_setting_is_reported_as_not_modifiable() -> None:
     asked = operation(keys=[OWN, "spark.sql.caseSensitive", "haproc.fanout"])
     said = protos.base.ConfigResponse()
     for key in (OWN, "spark.sql.caseSensitive"):

@@ -1,4 +1,4 @@
-"""The settings that sessions begin with: read, checked, gone back to, told where they differ."""
+"""Tests of the settings that sessions begin with: loading, checks, unsetting, comparison."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read(text: str) -> Config:
     return load_text(f"{BASE}{text}", Path("/etc/haproc/ring.yaml"), ENVIRON)
 
 
-def test_session_begins_with_what_the_configuration_says() -> None:
+def test_session_begins_with_the_configured_settings() -> None:
     assert read(GIVEN).defaults == DEFAULTS
     assert read("").defaults == Settings()
     assert read("time_zone: Asia/Tokyo").defaults == Settings(time_zone="Asia/Tokyo")
@@ -48,20 +48,18 @@ def test_session_begins_with_what_the_configuration_says() -> None:
         ("spark.sql.shuffle.partitions: [8]", "text, a number, true or false"),
     ],
 )
-def test_setting_that_cannot_be_one_of_all_sessions_is_refused_at_start(
-    line: str, why: str
-) -> None:
+def test_setting_that_cannot_be_a_session_default_is_refused_at_start(line: str, why: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read(f"session_defaults:\n  {line}")
     assert why in str(refused.value) and "session_defaults" in str(refused.value)
 
 
-def test_two_time_zones_are_refused_at_start() -> None:
+def test_two_time_zones_in_the_configuration_are_refused_at_start() -> None:
     with pytest.raises(ConfigError, match="leave one of them out"):
         read(f"time_zone: Asia/Tokyo{GIVEN}")
 
 
-def test_setting_that_is_unset_goes_back_to_what_sessions_begin_with() -> None:
+def test_unset_setting_returns_to_the_session_default() -> None:
     name = "spark.sql.shuffle.partitions"
     changed, _ = with_confs(DEFAULTS, (), ((name, "3"),), (), DEFAULTS)
     assert dict(changed.confs)[name] == "3"
@@ -71,7 +69,7 @@ def test_setting_that_is_unset_goes_back_to_what_sessions_begin_with() -> None:
         assert found == DEFAULTS, sql
 
 
-def test_what_sessions_begin_with_is_compared_between_clusters_and_with_their_spark() -> None:
+def test_session_defaults_are_compared_between_clusters_and_with_their_spark() -> None:
     mine, theirs = wanted(DEFAULTS, None), wanted(Settings(), None)
     own = drift.as_reported({drift.DEFAULTS: drift.text_of(mine)}, "key")
     other = drift.as_reported({drift.DEFAULTS: drift.text_of(theirs)}, "key")

@@ -1,4 +1,4 @@
-"""What stands for what in a session's journal: it holds effects, and grows with them alone."""
+"""Tests of the session's journal: it holds effects, and grows only with them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ UNDER = Settings(schema="s")
         ("'", "", False),
     ],
 )
-def test_effect_of_a_statement_is_told_by_its_first_words(
+def test_effect_of_a_statement_is_found_by_its_first_words(
     sql: str, name: str, removes: bool
 ) -> None:
     assert effect_of_sql(sql) == Effect(name, removes)
@@ -68,7 +68,7 @@ def test_effect_of_a_statement_is_told_by_its_first_words(
         ("DROP VIEW v", "DROP VIEW v"),
     ],
 )
-def test_altered_view_is_kept_as_one_that_is_made(sql: str, made: str) -> None:
+def test_altered_view_is_stored_as_a_created_one(sql: str, made: str) -> None:
     assert as_made(sql) == made
 
 
@@ -90,12 +90,12 @@ def test_altered_view_is_kept_as_one_that_is_made(sql: str, made: str) -> None:
         ("", ""),
     ],
 )
-def test_view_of_a_query_is_made_with_some_of_its_columns(sql: str, query: str) -> None:
+def test_view_of_a_query_is_created_with_some_of_its_columns(sql: str, query: str) -> None:
     made = f"CREATE TEMPORARY VIEW `v` AS SELECT `a``b`, `c` FROM ({query})" if query else ""
     assert with_columns(sql, "v", ("a`b", "c")) == made
 
 
-def test_effect_of_a_plan_is_that_of_its_command() -> None:
+def test_effect_of_a_plan_is_the_effect_of_its_command() -> None:
     plan = protos.base.Plan()
     plan.command.create_dataframe_view.name = "V"
     assert effect_of_plan(plan.SerializeToString()).name == "view v"
@@ -118,19 +118,17 @@ def test_effect_of_a_plan_is_that_of_its_command() -> None:
         ("SET VAR a = 1", (), ""),
     ],
 )
-def test_declared_gives_names_and_the_default(
-    sql: str, names: tuple[str, ...], default: str
-) -> None:
+def test_declared_returns_names_and_default(sql: str, names: tuple[str, ...], default: str) -> None:
     assert declared(sql) == (names, default)
 
 
-def test_dropped_variable_is_told_from_a_dropped_view() -> None:
+def test_dropped_variable_differs_from_a_dropped_view() -> None:
     assert dropped_variable("DROP TEMPORARY VARIABLE IF EXISTS session.a") == "a"
     assert dropped_variable("DROP TEMP VAR a") == "a"
     assert dropped_variable("DROP VIEW a") == ""
 
 
-def test_entries_come_back_from_their_bytes() -> None:
+def test_entries_are_decoded_as_they_were_encoded() -> None:
     columns = (("id", "int"), ("ü", "decimal(3,1)"))
     entries: list[Kept] = [
         StateEntry(UNDER, (("haproc.consistency", "any"),)),
@@ -145,7 +143,7 @@ def test_entries_come_back_from_their_bytes() -> None:
 
 
 def recorded(entries: list[Numbered], entry: Kept) -> list[Numbered]:
-    """Return the journal behind an entry."""
+    """Return the journal after an entry."""
     ordinal = entries[-1].ordinal + 1 if entries else 0
     gone = superseded(entries, entry)
     return [*(each for each in entries if each not in gone), Numbered(ordinal, "n", entry, 1)]
@@ -162,12 +160,12 @@ def journal(*texts: str) -> list[str]:
     return [each.entry.text for each in entries if isinstance(each.entry, SqlEntry)]
 
 
-def test_view_made_anew_a_thousand_times_is_one_entry() -> None:
+def test_view_replaced_a_thousand_times_is_one_entry() -> None:
     made = [f"CREATE OR REPLACE TEMP VIEW v AS SELECT {n}" for n in range(1000)]
     assert journal(*made) == made[-1:]
 
 
-def test_what_others_rest_on_stays_in_its_place() -> None:
+def test_entry_that_others_rest_on_stays_in_its_place() -> None:
     first, over = "CREATE TEMP VIEW v AS SELECT 1", "CREATE TEMP VIEW o AS SELECT * FROM v"
     second, third = (f"CREATE OR REPLACE TEMP VIEW v AS SELECT {n}" for n in (2, 3))
     assert journal(first, over, second, third) == [first, over, third]
@@ -184,8 +182,8 @@ def framed(name: str, query: str) -> PlanEntry:
     return PlanEntry(data, effect_of_plan(data))
 
 
-def test_what_a_frame_was_resolved_to_through_another_view_stays() -> None:
-    """A view by SQL looks its names up at each use, a frame over it once and for all."""
+def test_entry_that_a_dataframe_resolved_through_another_view_stays() -> None:
+    """A view by SQL resolves names at each use, a DataFrame over it once and for all."""
     first, over = sql("CREATE TEMP VIEW bb AS SELECT 1"), sql("CREATE TEMP VIEW aa AS TABLE bb")
     second, third = (sql(f"CREATE OR REPLACE TEMP VIEW bb AS SELECT {n}") for n in (2, 3))
     for behind in ([framed("bb", "TABLE aa")], [framed("cc", "TABLE aa"), third]):
@@ -195,13 +193,13 @@ def test_what_a_frame_was_resolved_to_through_another_view_stays() -> None:
         assert [each.entry for each in entries] == [first, over, second, *behind]
 
 
-def test_view_that_was_altered_and_dropped_leaves_nothing_to_fail() -> None:
+def test_view_that_was_altered_and_dropped_leaves_no_entry_that_could_fail() -> None:
     made = ("CREATE TEMP VIEW v AS SELECT 1", as_made("ALTER VIEW v AS SELECT * FROM gone"))
     assert journal(*made) == [made[1]]
     assert journal(*made, "DROP VIEW v", "CREATE TEMP VIEW x AS SELECT 1")[:-1] == []
 
 
-def test_what_is_dropped_leaves_no_more_than_a_word_of_it() -> None:
+def test_dropped_view_leaves_at_most_the_drop() -> None:
     made, drop = "CREATE TEMP VIEW v AS SELECT 1", "DROP VIEW v"
     other = "CREATE TEMP VIEW x AS SELECT 1"
     assert journal(made, drop) == [drop]
@@ -228,7 +226,7 @@ def entry_of(step: tuple[str, str, int, str | None]) -> Kept:
 
 
 def shown_by(entries: list[Kept]) -> dict[str, object]:
-    """Return what each view shows: SQL looks names up at each use, a frame once and for all."""
+    """Return each view's content: SQL resolves names at each use, a DataFrame once and for all."""
     views: dict[str, tuple[str, int, object]] = {}
 
     def value(name: str, deep: int = 0) -> object:
@@ -254,7 +252,7 @@ def shown_by(entries: list[Kept]) -> dict[str, object]:
 
 
 @given(st.lists(STEPS, max_size=30))
-def test_journal_of_any_program_shows_what_the_whole_program_shows(
+def test_journal_of_any_program_gives_the_same_views_as_the_whole_program(
     steps: list[tuple[str, str, int, str | None]],
 ) -> None:
     entries: list[Numbered] = []

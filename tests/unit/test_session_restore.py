@@ -1,4 +1,4 @@
-"""Making a session anew: what breaks there alone, and what is looked at behind it."""
+"""Tests of rebuilding a session: an entry that fails breaks only its own name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ONE = stream_of(pa.table({"v": [1]}))
 
 
 class Fresh:
-    """Notes what it runs, and refuses what has one of these words in it."""
+    """Records the statements that it runs, and refuses those that contain one of these words."""
 
     def __init__(self, *refused: str) -> None:
         self.ran: list[str] = []
@@ -69,7 +69,7 @@ async def made_anew(fresh: Fresh, *entries: Kept) -> list[str]:
     return fresh.ran
 
 
-async def test_frame_with_a_columns_name_twice_breaks_alone() -> None:
+async def test_dataframe_with_a_repeated_column_name_breaks_alone() -> None:
     plan = protos.base.Plan()
     plan.command.create_dataframe_view.name = "j"
     plan.command.create_dataframe_view.input.sql.query = "SELECT gone"
@@ -79,13 +79,13 @@ async def test_frame_with_a_columns_name_twice_breaks_alone() -> None:
     assert ran.startswith("frame j: SELECT CAST(NULL AS int) AS `id`, CAST(NULL AS int) AS `id`")
 
 
-async def test_view_with_a_type_that_cannot_be_read_breaks_alone() -> None:
+async def test_view_with_an_unreadable_type_breaks_alone() -> None:
     made = SqlEntry("CREATE TEMP VIEW v AS SELECT gone", Effect("view v", columns=(("a", "udt"),)))
     (ran,) = await made_anew(Fresh("gone", "udt"), made)
     assert ran.startswith("frame v: SELECT CAST(NULL AS string) AS `not_rebuilt`")
 
 
-async def test_variable_that_cannot_be_made_anew_breaks_alone() -> None:
+async def test_variable_that_cannot_be_rebuilt_breaks_alone() -> None:
     variables = VariablesEntry((Variable("x", "odd", ONE), Variable("y", "int", ONE)))
     ran = await made_anew(Fresh("odd"), variables, SqlEntry("CREATE TEMP VIEW v AS SELECT 1"))
     assert ran[:2] == [
@@ -115,16 +115,16 @@ class Spark:
         return Collected((stream_of(pa.table([[1]] * len(names), names)),))
 
 
-async def test_variable_that_is_missing_stays_in_the_journal_beside_what_is_set() -> None:
-    odd = Variable("x", "odd", b"kept", "7")
+async def test_missing_variable_stays_in_the_journal_beside_a_set_one() -> None:
+    unreadable = Variable("x", "odd", b"kept", "7")
     session = SimpleNamespace(
         spark=Spark(y="struct<`a b`:int>"),
-        variables=(odd,),
-        entries=[Numbered(0, "n", VariablesEntry((odd,)), 1)],
+        variables=(unreadable,),
+        entries=[Numbered(0, "n", VariablesEntry((unreadable,)), 1)],
     )
     declare = "DECLARE y STRUCT<`a b`: INT>"
     found = await left_by(cast(ClientSession, cast(Any, session)), declare, 1.0)
-    assert found == VariablesEntry((odd, Variable("y", "struct<`a b`:int>", ONE)))
+    assert found == VariablesEntry((unreadable, Variable("y", "struct<`a b`:int>", ONE)))
     session.variables, session.entries = (), []
     with pytest.raises(EngineError):
         await left_by(cast(ClientSession, cast(Any, session)), "DECLARE x INT", 1.0)

@@ -1,4 +1,4 @@
-"""Statements that change a session: beside others, sent again, and where Spark is lost."""
+"""Tests of statements that change a session: concurrent, repeated, and when Spark is lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def nothing(*_: Any) -> None:
 
 
 def classified(sql: str) -> Classified:
-    """Return what Spark's parser makes of a statement, if it is none of the recorded ones."""
+    """Return a statement's class as Spark's parser determines it, or the recorded one."""
     kind = next((kind for begins, kind in KINDS.items() if sql.startswith(f"{begins} ")), None)
     if kind is None:
         return of_text(sql)
@@ -51,7 +51,7 @@ SETS = "SET spark.sql.shuffle.partitions=3"
 def statements_of(
     member: session_rig.Member, readings: Readings = READINGS, *, same: bool = True
 ) -> SessionStatements:
-    """Return what runs them; ``same``: no name is defined anew behind what the log counts."""
+    """Return a runner of session statements; ``same``: no name is redefined meanwhile."""
     core = SimpleNamespace(
         timeouts=SimpleNamespace(statement_s=10.0),
         me="a",
@@ -74,20 +74,20 @@ def statements_of(
 
 
 def given(session: ClientSession) -> Settings:
-    """Return what is in force in Spark."""
+    """Return the settings in force in Spark."""
     assert isinstance(session.spark, session_rig.FakeSpark)
     return session.spark.given
 
 
 async def use(member: session_rig.Member, schema: str, request_id: str) -> str:
-    """Return the schema that the session is in behind a USE."""
+    """Return the session's schema after a USE."""
     session = await member.sessions.enter("ada", "s1", create=True)
     sql = f"USE {schema}"
     await statements_of(member)._change(session, classified(sql), SqlText(sql), request_id)
     return session.settings.schema
 
 
-async def test_use_whose_spark_is_lost_right_behind_it_is_not_acknowledged() -> None:
+async def test_use_is_not_acknowledged_if_spark_is_lost_right_after_it() -> None:
     member = session_rig.Ring().member()
     member.engine.lost_behind["USE prod"] = 3
     with pytest.raises(RequestError) as raised:
@@ -98,7 +98,7 @@ async def test_use_whose_spark_is_lost_right_behind_it_is_not_acknowledged() -> 
     assert (await session.spark.settings()).schema == "prod"
 
 
-async def test_late_copy_of_a_use_undoes_nothing_that_was_set_since() -> None:
+async def test_late_copy_of_a_use_undoes_no_later_change() -> None:
     ring = session_rig.Ring()
     a, b = ring.member("a"), ring.member("b")
     await a.sessions.enter("ada", "s1", create=True)
@@ -113,7 +113,7 @@ async def test_late_copy_of_a_use_undoes_nothing_that_was_set_since() -> None:
 
 
 @pytest.mark.parametrize("many", [2, REQUESTS_REMEMBERED + 5])
-async def test_beginning_that_came_to_an_end_in_the_middle_goes_on_where_it_was(many: int) -> None:
+async def test_beginning_that_failed_in_the_middle_continues_where_it_was(many: int) -> None:
     member = session_rig.Ring().member()
     begin_with = [f"USE s{number}" for number in range(many)]
     member.engine.lost_behind[begin_with[-1]] = 2
@@ -136,7 +136,7 @@ async def test_beginning_that_came_to_an_end_in_the_middle_goes_on_where_it_was(
     assert await put() == "mine"
 
 
-async def test_look_at_a_setting_is_answered_as_often_as_it_comes_and_is_no_step(
+async def test_query_of_a_setting_is_answered_at_each_repetition_and_adds_no_entry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     member = session_rig.Ring().member()
@@ -155,15 +155,15 @@ async def test_look_at_a_setting_is_answered_as_often_as_it_comes_and_is_no_step
     monkeypatch.setattr(session_statements, "settings_after", lambda *_: session.settings)
     for sql in ("SET spark.sql.shuffle.partitions", "SET -v", "SET"):
         for _ in range(2):
-            told = await statements._change(session, classified(sql), SqlText(sql), sql[-3:])
-            assert told == shown
+            returned = await statements._change(session, classified(sql), SqlText(sql), sql[-3:])
+            assert returned == shown
     (step,) = session.entries
     assert step.request_ids == ("r1",)
     await statements._change(session, classified(SETS), SqlText(SETS), "r2")
     assert session.entries[0].request_ids == ("r1", "r2")
 
 
-async def test_use_that_changes_nothing_takes_no_step_of_its_own() -> None:
+async def test_use_that_changes_nothing_adds_no_entry() -> None:
     member = session_rig.Ring().member()
     session = await member.sessions.enter("ada", "s1", create=True)
     await member.sessions.record(session, SqlEntry("CREATE TEMPORARY VIEW v AS SELECT 1"), "v")
@@ -175,7 +175,7 @@ async def test_use_that_changes_nothing_takes_no_step_of_its_own() -> None:
 @pytest.mark.parametrize(
     "sql", ["DROP VIEW IF EXISTS v", "DROP TABLE v", "ALTER VIEW v AS SELECT 2"]
 )
-async def test_statement_that_finds_its_temporary_view_gone_changes_nothing_of_the_rings(
+async def test_statement_whose_temporary_view_is_gone_changes_no_table_of_the_ring(
     sql: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     views, ran = {"v"}, list[str]()
@@ -208,10 +208,10 @@ async def test_statement_that_finds_its_temporary_view_gone_changes_nothing_of_t
     assert (second.kind, second.outcome) == (FailureKind.AVAILABILITY, WriteOutcome.NOT_SENT)
 
 
-async def test_session_stays_as_it_is_where_a_name_came_to_mean_another_thing(
+async def test_session_is_not_rebuilt_if_a_name_changed_its_meaning_before_the_statement_ran(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing ran in it: to make it anew would lose its cached tables for nothing."""
+    """Nothing ran in it: to rebuild it would lose its cached tables for nothing."""
 
     async def no_views(*_: Any) -> frozenset[str]:
         return frozenset()
@@ -232,10 +232,10 @@ VIEW = "CREATE TEMPORARY VIEW v AS SELECT * FROM u"
 
 @pytest.mark.parametrize("sql", [VIEW, "CACHE TABLE u", "CACHE TABLE v AS SELECT * FROM u"])
 @pytest.mark.parametrize("same", [True, False])
-async def test_what_a_statement_left_is_taken_back_if_its_names_were_defined_anew(
+async def test_effect_of_a_statement_is_undone_if_its_names_were_redefined(
     sql: str, same: bool
 ) -> None:
-    """The rules were asked about what a name meant before the statement ran."""
+    """The rules were applied to the meaning that a name had before the statement ran."""
     member = session_rig.Ring().member()
     session = await member.sessions.enter("ada", "s1", create=True)
 
@@ -258,9 +258,7 @@ async def test_what_a_statement_left_is_taken_back_if_its_names_were_defined_ane
     assert not session.has_recorded("r1")
 
 
-async def test_what_a_statement_left_is_taken_back_if_another_changed_the_session_before_it() -> (
-    None
-):
+async def test_effect_of_a_statement_is_undone_if_another_one_changed_the_session_before() -> None:
     member = session_rig.Ring().member()
     session = await member.sessions.enter("ada", "s1", create=True)
 
@@ -275,10 +273,10 @@ async def test_what_a_statement_left_is_taken_back_if_another_changed_the_sessio
     assert raised.value.error_class == ErrorClass.NOT_FRESH
 
 
-async def test_view_that_a_beginning_dropped_before_is_the_sessions_own_still(
+async def test_view_that_an_earlier_beginning_dropped_still_counts_as_the_sessions_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its journal says that this step has run, whatever the name means now."""
+    """By the journal this step has run, also if the name has another meaning now."""
     begin_with = ["CREATE TEMPORARY VIEW v AS SELECT 1", "DROP VIEW v", "USE prod"]
     views = {"v"}
 

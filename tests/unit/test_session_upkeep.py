@@ -1,4 +1,4 @@
-"""What the store goes on holding of sessions, and for how long."""
+"""Tests of session upkeep: what the store keeps of sessions, and for how long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.session_rig import Ring
 HOUR_S = 3600.0
 
 
-async def test_idle_session_is_closed_and_its_id_is_free_again_a_while_later() -> None:
+async def test_idle_session_is_closed_and_its_id_becomes_free_later() -> None:
     ring = Ring()
     a = ring.member()
     session = await a.sessions.enter("u", "s", create=True)
@@ -39,7 +39,7 @@ async def test_idle_session_is_closed_and_its_id_is_free_again_a_while_later() -
     assert not (await a.sessions.enter("u", "s", create=True)).entries
 
 
-async def test_unused_session_leaves_spark_and_is_taken_back_when_asked_for() -> None:
+async def test_unused_session_leaves_spark_and_is_restored_when_requested() -> None:
     ring = Ring()
     a = ring.member()
     session = await a.sessions.enter("u", "s", create=True)
@@ -55,7 +55,7 @@ async def test_unused_session_leaves_spark_and_is_taken_back_when_asked_for() ->
     assert [shown(each.entry) for each in again.entries] == ["v"]
 
 
-async def test_least_recently_used_session_gives_place_here_to_another() -> None:
+async def test_least_recently_used_session_makes_room_on_this_haproc() -> None:
     ring = Ring(replace(Limits(), sessions_max=2))
     a, b = ring.member("a"), ring.member("b")
     for name in ("s1", "s2"):
@@ -71,7 +71,7 @@ async def test_least_recently_used_session_gives_place_here_to_another() -> None
     assert {session.id for session in a.sessions.all()} == {"s2", "s3"}
 
 
-async def test_file_is_stored_once_and_goes_when_no_session_needs_it() -> None:
+async def test_file_is_stored_once_and_deleted_when_no_session_needs_it() -> None:
     ring = Ring()
     a = ring.member()
     blobs = set()
@@ -96,7 +96,7 @@ async def test_file_is_stored_once_and_goes_when_no_session_needs_it() -> None:
     assert copies() == 0
 
 
-async def test_file_that_is_needed_again_does_not_rest_on_an_old_copy() -> None:
+async def test_file_that_is_needed_again_gets_a_new_copy() -> None:
     ring = Ring()
     a = ring.member()
     session = await a.sessions.enter("u", "s", create=True)
@@ -109,7 +109,7 @@ async def test_file_that_is_needed_again_does_not_rest_on_an_old_copy() -> None:
     assert len([key for key in ring.keys.kept if key.startswith("blob/")]) == 1
 
 
-def test_copies_that_are_younger_than_the_grace_stay() -> None:
+def test_copies_younger_than_the_grace_period_are_not_deletable() -> None:
     copies = [Copy("1", "a", 0), Copy("2", "a", 5), Copy("3", "b", 0), Copy("4", "b", 10)]
     assert deletable(copies, frozenset("a"), GRACE_MS) == []
     assert deletable(copies, frozenset("a"), GRACE_MS + 6) == ["1", "3"]

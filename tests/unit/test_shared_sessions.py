@@ -59,7 +59,7 @@ def _in(schema: str) -> Settings:
     return Settings(schema=schema)
 
 
-async def test_shared_session_is_made_once_for_a_schema() -> None:
+async def test_shared_session_is_created_once_per_schema() -> None:
     made = _Made()
     shared = SharedSessions(made.make, 2)
     first = await shared.get(_in("a"), 0, 0.0)
@@ -68,14 +68,14 @@ async def test_shared_session_is_made_once_for_a_schema() -> None:
     assert len({each.key for each in made}) == 2
 
 
-async def test_users_share_no_session() -> None:
+async def test_shared_session_belongs_to_one_user() -> None:
     shared = SharedSessions(_Made().make, 2)
     of_ada = await shared.get(_in("a"), 0, 0.0, "ada")
     assert await shared.get(_in("a"), 0, 1.0, "bob") is not of_ada
     assert await shared.get(_in("a"), 0, 2.0, "ada") is of_ada
 
 
-async def test_one_users_settings_push_out_no_other_users_sessions() -> None:
+async def test_shared_sessions_of_one_user_displace_none_of_another_user() -> None:
     made = _Made()
     shared = SharedSessions(made.make, 2)
     of_ada = await shared.get(_in("a"), 0, 0.0, "ada")
@@ -84,7 +84,7 @@ async def test_one_users_settings_push_out_no_other_users_sessions() -> None:
     assert await shared.get(_in("a"), 0, 0.0, "ada") is of_ada
 
 
-async def test_shared_session_beyond_the_limit_is_closed_once_nothing_runs_in_it() -> None:
+async def test_shared_session_beyond_the_limit_is_closed_once_it_is_idle() -> None:
     made = _Made()
     shared = SharedSessions(made.make, 2)
     for schema in ("a", "b"):
@@ -99,7 +99,7 @@ async def test_shared_session_beyond_the_limit_is_closed_once_nothing_runs_in_it
     assert made.closed() == [True, False, False]
 
 
-async def test_shared_session_is_another_one_behind_ddl_and_the_old_one_is_kept_a_while() -> None:
+async def test_shared_session_is_replaced_after_ddl_and_the_old_one_is_closed_later() -> None:
     made = _Made()
     shared = SharedSessions(made.make, 2)
     before = await shared.get(_in("a"), 0, 0.0)
@@ -111,7 +111,7 @@ async def test_shared_session_is_another_one_behind_ddl_and_the_old_one_is_kept_
     assert made.closed() == [True, False]
 
 
-async def test_given_up_sessions_are_closed_though_the_request_that_saw_them_is_cancelled() -> None:
+async def test_replaced_sessions_are_closed_even_if_the_noticing_request_is_cancelled() -> None:
     made = _Made()
     shared = SharedSessions(made.make, 9)
     for schema in "abcd":

@@ -1,4 +1,4 @@
-"""Bounds for all and for each user, and what one user can't take from the others."""
+"""Tests of limits for all users and for each: one user cannot use up the others' part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USERS = (User("ann", "ann-token"), User("bob", "bob-token"))
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(-3, 5)), max_size=40))
-def test_shares_never_exceed_a_bound_and_count_what_is_there(steps: list[tuple[str, int]]) -> None:
+def test_shares_never_exceed_a_limit_and_count_what_is_taken(steps: list[tuple[str, int]]) -> None:
     shares, have = Shares(10, 6), {"a": 0, "b": 0}
     for user, amount in steps:
         if amount > 0:
@@ -44,7 +44,7 @@ def test_shares_never_exceed_a_bound_and_count_what_is_there(steps: list[tuple[s
 
 
 @pytest.mark.parametrize(("users", "share"), [((), 10), (USERS[:1], 10), (USERS, 5)])
-def test_share_is_all_where_there_are_no_others(
+def test_share_of_a_single_user_is_everything(
     tmp_path: Path, users: tuple[User, ...], share: int
 ) -> None:
     config = make_config(tmp_path, users=users)
@@ -81,7 +81,7 @@ async def test_statements_of_one_user_leave_places_for_others(tmp_path: Path) ->
         hold.set()
 
 
-async def test_requests_that_wait_leave_connections_for_others(tmp_path: Path) -> None:
+async def test_waiting_requests_of_one_user_leave_connections_for_others(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS, limits=Limits(connections_max=4)) as rig:
         hold = asyncio.Event()
         rig.service.table["SLOW"] = Canned(hold=hold)
@@ -97,7 +97,7 @@ async def test_requests_that_wait_leave_connections_for_others(tmp_path: Path) -
         assert [(await each)[0] for each in waiting] == [200, 200]
 
 
-async def test_bytes_of_one_users_requests_leave_memory_for_others(tmp_path: Path) -> None:
+async def test_request_bytes_of_one_user_leave_memory_for_others(tmp_path: Path) -> None:
     limits = Limits(requests_bytes_max=100_000)
     async with door(tmp_path, users=USERS, limits=limits) as rig:
         hold = asyncio.Event()
@@ -113,7 +113,7 @@ async def test_bytes_of_one_users_requests_leave_memory_for_others(tmp_path: Pat
         assert (await post(rig, "ann", **slow))[0] == 200
 
 
-async def test_what_is_refused_or_attaches_holds_no_bytes_afterwards(tmp_path: Path) -> None:
+async def test_refused_or_attached_requests_hold_no_bytes_afterwards(tmp_path: Path) -> None:
     limits = Limits(statements_max=2, statement_queue_s=0)
     async with door(tmp_path, users=USERS, limits=limits) as rig:
         hold = asyncio.Event()

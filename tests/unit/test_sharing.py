@@ -1,4 +1,4 @@
-"""Users take turns at lanes, and none has all as long as there are others."""
+"""Tests of lanes shared by users: they take turns, and none gets all lanes if there are others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write(user: str, table: str) -> Operation:
 
 
 def schedule_of(*users: str) -> Schedule:
-    """Return a schedule that has read a write of each to a table of its own."""
+    """Return a schedule that has read one write of each user, each to a table of its own."""
     schedule = Schedule("a", Progress(), 0, BatchLimits())
     for offset, user in enumerate(users):
         schedule.enter_operation(offset, write(user, f"t{offset}"))
@@ -29,15 +29,15 @@ def started(schedule: Schedule, lanes_free: int) -> list[int]:
     return [unit.version for unit in schedule.take(lanes_free)]
 
 
-def test_user_who_is_alone_gets_all_lanes_in_log_order() -> None:
+def test_single_user_gets_all_lanes_in_log_order() -> None:
     assert started(schedule_of(*"uuuuu"), 4) == [0, 1, 2, 3]
 
 
-def test_users_with_something_ready_take_turns_whoever_sent_more() -> None:
+def test_users_with_ready_operations_take_turns_however_many_each_sent() -> None:
     assert started(schedule_of(*"uuuuuvv"), 4) == [0, 5, 1, 6]
 
 
-def test_one_lane_is_kept_for_others_where_somebody_else_wrote_not_long_ago() -> None:
+def test_one_lane_is_reserved_for_others_if_another_user_wrote_recently() -> None:
     schedule = schedule_of("v", *"uuuu")
     (first,) = schedule.take(1)
     finish(schedule, first)
@@ -47,7 +47,7 @@ def test_one_lane_is_kept_for_others_where_somebody_else_wrote_not_long_ago() ->
     assert started(schedule, 1) == [5]
 
 
-def test_lane_is_not_kept_for_others_who_wrote_long_ago() -> None:
+def test_no_lane_is_reserved_for_others_who_wrote_long_ago() -> None:
     schedule = schedule_of("v")
     (first,) = schedule.take(4)
     finish(schedule, first)
@@ -56,7 +56,7 @@ def test_lane_is_not_kept_for_others_who_wrote_long_ago() -> None:
     assert len(started(schedule, 4)) == 4
 
 
-def test_with_one_lane_users_take_turns() -> None:
+def test_users_take_turns_at_a_single_lane() -> None:
     schedule, order = schedule_of(*"uuuv"), []
     while units := schedule.take(1):
         for unit in units:

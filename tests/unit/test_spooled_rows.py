@@ -1,4 +1,4 @@
-"""Bodies of rows beyond one record: on disk, bounded, fitted as a whole before anything is done."""
+"""Tests of row bodies larger than one record: on disk, bounded, checked whole before any write."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def spooled(
 
 
 class Tidy(Spools):
-    """Releases at the end of a test what that did not."""
+    """Releases at the end of a test the bodies that the test did not release."""
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         super().__init__(folder, Shares(10 << 20, 6 << 20), limits)
@@ -78,7 +78,7 @@ def spools(tmp_path: Path) -> Iterator[Spools]:
     made.tidy()
 
 
-async def test_body_gives_its_rows_in_pieces_as_often_as_asked(spools: Spools) -> None:
+async def test_body_returns_its_rows_in_pieces_at_each_iteration(spools: Spools) -> None:
     body = await spooled(spools, encoded(TABLE))
     fit = await body.fit(COLUMNS)
     assert pa.ipc.open_stream(fit.schema).read_all().equals(TABLE.slice(0, 0))
@@ -115,7 +115,9 @@ NULLS = pa.table({"N": [1], "S": pa.array([None], pa.string())})
         (b"nothing at all", "not an Arrow IPC stream"),
     ],
 )
-async def test_misfit_anywhere_refuses_all(spools: Spools, data: bytes, told: str) -> None:
+async def test_misfit_anywhere_refuses_the_whole_body(
+    spools: Spools, data: bytes, told: str
+) -> None:
     body = await spooled(spools, data)
     with pytest.raises(RequestError, match=told) as raised:
         await body.fit(COLUMNS)
@@ -125,7 +127,7 @@ async def test_misfit_anywhere_refuses_all(spools: Spools, data: bytes, told: st
     )
 
 
-async def test_rows_that_unpack_to_more_than_may_be_staged_are_refused(tmp_path: Path) -> None:
+async def test_rows_that_unpack_to_more_than_the_staging_limit_are_refused(tmp_path: Path) -> None:
     limits = Limits(operation_bytes_max=100_000, staged_bytes_max=300_000)
     spools = Tidy(tmp_path, limits)
     body = await spooled(spools, packed())
@@ -144,7 +146,7 @@ def packed() -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-async def test_bodies_take_their_share_of_the_disk_and_no_more(spools: Spools) -> None:
+async def test_bodies_take_at_most_their_users_share_of_the_disk(spools: Spools) -> None:
     first = await spooled(spools, bytes(4 << 20))
     with pytest.raises(RequestError, match="those of ada") as raised:
         await spooled(spools, bytes(3 << 20))
@@ -156,7 +158,7 @@ async def test_bodies_take_their_share_of_the_disk_and_no_more(spools: Spools) -
     await spools.begin("ada", 3 << 20)
 
 
-async def test_full_disk_sends_the_client_to_the_next_haproc(
+async def test_full_disk_gives_an_availability_error(
     spools: Spools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: SpooledBody, data: bytes) -> None:
@@ -190,7 +192,7 @@ async def in_chunks(data: bytes, hold: asyncio.Event | None = None) -> AsyncIter
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_large_body_comes_to_the_service_on_disk_and_leaves_it(
+async def test_large_body_is_passed_to_the_service_on_disk_and_released(
     tmp_path: Path, chunked: bool
 ) -> None:
     data = encoded(TABLE)
@@ -209,7 +211,7 @@ async def test_large_body_comes_to_the_service_on_disk_and_leaves_it(
         await until(lambda: taken(rig) == 0)
 
 
-async def test_small_body_of_unknown_length_is_one_record(tmp_path: Path) -> None:
+async def test_small_body_of_unknown_length_is_accepted_and_released(tmp_path: Path) -> None:
     async with door(tmp_path, limits=SMALL) as rig:
         data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
         assert (await post(rig, in_chunks(data)))[0] == 200
@@ -233,7 +235,7 @@ async def test_large_body_is_one_request_by_its_id_and_its_bytes(tmp_path: Path)
         await until(lambda: taken(rig) == 0)
 
 
-async def test_client_that_goes_away_within_its_body_leaves_nothing(tmp_path: Path) -> None:
+async def test_client_that_disconnects_within_its_body_leaves_nothing(tmp_path: Path) -> None:
     async with door(tmp_path, limits=SMALL) as rig:
         hold = asyncio.Event()
         send = asyncio.create_task(post(rig, in_chunks(encoded(TABLE), hold)))
@@ -244,7 +246,7 @@ async def test_client_that_goes_away_within_its_body_leaves_nothing(tmp_path: Pa
         assert not rig.service.rows
 
 
-async def test_body_that_does_not_get_on_is_given_up_however_long_it_took(
+async def test_body_without_progress_is_refused_and_a_slow_one_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "BODY_READ_S", 0.4)
@@ -264,7 +266,7 @@ async def test_body_that_does_not_get_on_is_given_up_however_long_it_took(
         await until(lambda: taken(rig) == 0)
 
 
-async def test_body_beyond_its_users_share_is_answered_to_try_elsewhere(tmp_path: Path) -> None:
+async def test_body_beyond_its_users_share_is_refused_as_busy(tmp_path: Path) -> None:
     limits = Limits(
         operation_bytes_max=100_000, staged_bytes_max=4 << 20, spooled_bytes_max=1 << 20
     )
@@ -279,7 +281,7 @@ async def test_body_beyond_its_users_share_is_answered_to_try_elsewhere(tmp_path
 CSV = Form(FormKind.CSV)
 
 
-async def test_few_rows_of_any_form_make_one_record(spools: Spools) -> None:
+async def test_few_rows_of_csv_make_one_record(spools: Spools) -> None:
     body = await spooled(spools, b'n,s\n1,a\n2,""\n', form=CSV)
     found = await body.fit(COLUMNS)
     assert found.few is not None
@@ -290,7 +292,7 @@ async def test_few_rows_of_any_form_make_one_record(spools: Spools) -> None:
     assert pa.ipc.open_stream(found.schema).read_all().num_rows == 0
 
 
-async def test_many_rows_of_any_form_come_in_pieces_as_often_as_asked(spools: Spools) -> None:
+async def test_many_rows_of_csv_are_returned_in_pieces_at_each_iteration(spools: Spools) -> None:
     data = b"n,s\n" + b"".join(b"%d,text %d\n" % (n, n) for n in range(30_000))
     body = await spooled(spools, data, form=CSV)
     assert (await body.fit(COLUMNS)).few is None
@@ -298,7 +300,7 @@ async def test_many_rows_of_any_form_come_in_pieces_as_often_as_asked(spools: Sp
         assert sum([chunk.rows async for chunk in body]) == 30_000
 
 
-async def test_parquet_is_read_where_its_end_says_what_stands_where(spools: Spools) -> None:
+async def test_parquet_body_is_read_from_disk_with_all_its_rows(spools: Spools) -> None:
     sink = io.BytesIO()
     pq.write_table(TABLE, sink, row_group_size=5000)
     body = await spooled(spools, sink.getvalue(), form=Form(FormKind.PARQUET))
@@ -307,7 +309,7 @@ async def test_parquet_is_read_where_its_end_says_what_stands_where(spools: Spoo
     assert sum([chunk.rows async for chunk in body]) == 30_000
 
 
-async def test_body_of_csv_comes_with_its_form_however_short_or_packed_it_is(
+async def test_csv_body_is_passed_with_its_form_if_short_or_compressed(
     tmp_path: Path,
 ) -> None:
     headers = {"Content-Type": "text/csv; charset=UTF-8"}
@@ -330,10 +332,10 @@ async def test_body_of_csv_comes_with_its_form_however_short_or_packed_it_is(
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-async def test_body_that_is_packed_and_cut_off_is_refused(
+async def test_compressed_body_that_is_cut_off_is_refused(
     tmp_path: Path, encoding: str, chunked: bool
 ) -> None:
-    """As a file is that came over only in part: what HTTP says of it is in order."""
+    """Like a file that was copied only in part: the HTTP message itself is complete."""
     rows = b"".join(b"%d\n" % number for number in range(100_000))
     whole = gzip.compress(rows) if encoding == "gzip" else zlib.compress(rows)
     headers = {"Content-Type": "text/csv", "Content-Encoding": encoding}
@@ -354,7 +356,7 @@ async def test_body_that_is_packed_and_cut_off_is_refused(
         await until(lambda: taken(rig) == 0)
 
 
-async def test_same_bytes_of_another_form_are_another_request(tmp_path: Path) -> None:
+async def test_same_bytes_in_another_form_are_another_request(tmp_path: Path) -> None:
     async with door(tmp_path, limits=SMALL) as rig:
         hold = asyncio.Event()
         rig.service.table["t"] = dataclasses.replace(WRITE, hold=hold)

@@ -1,4 +1,4 @@
-"""SQLAlchemy's dialect without a ring: its URL, what it compiles, its types."""
+"""Tests of SQLAlchemy's dialect without a ring: its URL, the statements it compiles, its types."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_dialect_is_found_by_its_name() -> None:
         assert isinstance(sa.create_engine(f"{name}://a").dialect, HAProcDialect)
 
 
-def test_url_lists_hosts_of_one_port() -> None:
+def test_url_lists_hosts_with_one_port() -> None:
     found = options_of("haproc://a,b,c:8080/sales")
     servers = ["http://a:8080", "http://b:8080", "http://c:8080"]
     assert found == {"servers": servers, "schema": "sales"}
 
 
-def test_url_names_further_hosts_with_ports_of_their_own() -> None:
+def test_url_names_further_hosts_with_their_own_ports() -> None:
     found = options_of("haproc://a:1/s?host=b:2&host=[::1]:3&host=[::2]&host=c")
     servers = ["http://a:1", "http://b:2", "http://[::1]:3", "http://[::2]:1", "http://c:1"]
     assert found["servers"] == servers
@@ -56,19 +56,19 @@ def test_url_names_further_hosts_with_ports_of_their_own() -> None:
     assert len(make_settings(**found).servers) == 5
 
 
-def test_url_has_token_and_user_and_tls() -> None:
+def test_url_contains_token_user_and_tls() -> None:
     found = options_of("haproc://alice:s%2Fecret@a:8443/?tls=true", "of the environment")
     assert found == {"servers": ["https://a:8443"], "user": "alice", "token": "s/ecret"}
 
 
-def test_token_of_the_environment_is_used_where_the_url_has_none(
+def test_token_of_the_environment_is_used_if_the_url_has_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HACLIENT_TOKEN", "secret")
     assert DIALECT.create_connect_args(make_url("haproc://a"))[1]["token"] == "secret"
 
 
-def test_url_gives_the_options_of_connect() -> None:
+def test_url_contains_the_options_of_connect() -> None:
     found = options_of(
         "haproc://a?timeout_s=20&hedge_after_s=p95&discover=false&catalog=1&silence_s=0.5"
         "&consistency=session"
@@ -85,7 +85,7 @@ def test_url_gives_the_options_of_connect() -> None:
     make_settings("http://a", **found)
 
 
-def test_token_that_looks_like_a_number_is_a_text() -> None:
+def test_token_that_looks_like_a_number_is_text() -> None:
     options = options_of("haproc://a:8080?token=0123&user=5&schema=1")
     assert (options["token"], options["user"], options["schema"]) == ("0123", "5", "1")
 
@@ -102,7 +102,7 @@ def test_url_with_an_unknown_option_is_refused() -> None:
 # -- definitions -------------------------------------------------------------------------------
 
 
-def test_table_is_made_as_delta_with_comments() -> None:
+def test_table_is_created_as_delta_with_comments() -> None:
     made = table(
         sa.Column("id", sa.BigInteger, primary_key=True, comment="it's \\d"),
         sa.Column("day", sa.Date),
@@ -118,7 +118,7 @@ def test_table_is_made_as_delta_with_comments() -> None:
     assert compiled(CreateTable(other)).endswith("USING parquet")
 
 
-def test_table_has_the_properties_that_its_columns_need() -> None:
+def test_table_is_created_with_the_properties_that_its_columns_need() -> None:
     made = table(sa.Column("order id", sa.Integer), sa.Column("paid", sa.Text, server_default="no"))
     assert compiled(CreateTable(made)) == (
         "CREATE TABLE t ( `order id` INT, paid STRING DEFAULT 'no' ) USING delta TBLPROPERTIES "
@@ -126,7 +126,7 @@ def test_table_has_the_properties_that_its_columns_need() -> None:
     )
 
 
-def test_keys_and_indexes_are_left_out_and_what_is_unique_is_refused() -> None:
+def test_keys_and_indexes_are_omitted_and_unique_constraints_are_refused() -> None:
     metadata = sa.MetaData()
     sa.Table("parent", metadata, sa.Column("id", sa.Integer, primary_key=True))
     key: sa.Column[int] = sa.Column("parent_id", sa.ForeignKey("parent.id"), index=True)
@@ -143,7 +143,7 @@ def test_keys_and_indexes_are_left_out_and_what_is_unique_is_refused() -> None:
             compiled(refused)
 
 
-def test_comment_of_a_column_is_changed() -> None:
+def test_column_comment_is_changed_by_alter_column() -> None:
     column = table(sa.Column("a b", sa.Integer, comment="new")).c["a b"]
     assert compiled(SetColumnComment(column)) == "ALTER TABLE t ALTER COLUMN `a b` COMMENT 'new'"
 
@@ -189,7 +189,7 @@ def test_comment_of_a_column_is_changed() -> None:
     ],
     ids=str,
 )
-def test_type_is_written_as_spark_has_it(kind: Any, text: str) -> None:
+def test_type_is_written_in_sparks_form(kind: Any, text: str) -> None:
     assert compiled(CreateColumn(sa.Column("c", kind))) == f"c {text}"
 
 
@@ -202,13 +202,15 @@ def literally(what: Any) -> str:
     return compiled(what, compile_kwargs={"literal_binds": True})
 
 
-def test_names_are_quoted_by_backquotes() -> None:
-    odd = sa.Table("a`b", sa.MetaData(), sa.Column("select", sa.Integer), schema="my schema")
-    found = compiled(sa.select(odd.c.select))
+def test_names_are_quoted_with_backquotes() -> None:
+    quoted_table = sa.Table(
+        "a`b", sa.MetaData(), sa.Column("select", sa.Integer), schema="my schema"
+    )
+    found = compiled(sa.select(quoted_table.c.select))
     assert found == "SELECT `my schema`.`a``b`.`select` FROM `my schema`.`a``b`"
 
 
-def test_limit_and_offset_each_stand_alone() -> None:
+def test_limit_and_offset_compile_alone_and_together() -> None:
     assert literally(sa.select(T.c.id).limit(3)).endswith("FROM t LIMIT 3")
     assert literally(sa.select(T.c.id).offset(2)).endswith("FROM t OFFSET 2")
     assert literally(sa.select(T.c.id).limit(3).offset(2)).endswith("FROM t LIMIT 3 OFFSET 2")
@@ -233,7 +235,7 @@ def test_literal_has_the_type_of_its_value(value: Any, text: str) -> None:
     assert literally(sa.select(sa.literal(value))) == f"SELECT {text} AS anon_1"
 
 
-def test_literal_of_a_type_that_makes_texts_keeps_its_backslashes() -> None:
+def test_literal_of_an_enum_type_keeps_its_backslashes() -> None:
     class End(enum.Enum):
         A = "a\\"
 
@@ -251,19 +253,19 @@ def test_regular_expression_with_flags_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [{"b": b"abc"}, {"s": {1}}])
-def test_value_that_json_does_not_have_is_refused(value: Any) -> None:
+def test_value_without_a_json_form_is_refused(value: Any) -> None:
     process = VARIANT().bind_processor(DIALECT)
     assert process is not None
     with pytest.raises(TypeError, match=r"JSON has no (bytes|set)"):
         process(value)
 
 
-def test_many_rows_are_one_insert() -> None:
+def test_many_rows_compile_to_one_insert() -> None:
     insert = sa.insert(T).values([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
     assert compiled(insert) == "INSERT INTO t (id, name) VALUES (?, ?), (?, ?)"
 
 
-def test_variant_and_struct_travel_as_json() -> None:
+def test_variant_and_struct_are_sent_as_json() -> None:
     fields = STRUCT({"a": sa.Integer})
     t = table(sa.Column("v", VARIANT), sa.Column("s", fields))
     assert compiled(t.insert()) == (
@@ -277,12 +279,12 @@ def test_variant_and_struct_travel_as_json() -> None:
 
 
 @pytest.mark.parametrize("kind", [VARIANT(), STRUCT({"a": sa.Integer}), MAP(sa.Text, sa.Text)])
-def test_statement_with_a_type_of_ours_is_compiled_once(kind: Any) -> None:
+def test_statement_with_a_type_of_the_dialect_is_cacheable(kind: Any) -> None:
     column: sa.Column[Any] = sa.Column("c", kind)
     assert sa.select(table(column).c.c)._generate_cache_key() is not None
 
 
-def test_insert_of_a_query_has_its_names_behind_insert() -> None:
+def test_insert_of_a_query_has_its_common_table_expressions_after_insert() -> None:
     named = sa.select(T.c.id).cte("named")
     insert = sa.insert(T).from_select(["id"], sa.select(named.c.id))
     assert compiled(insert).startswith("INSERT INTO t (id) WITH named AS")
@@ -323,11 +325,11 @@ def test_empty_list_and_regular_expressions_compile() -> None:
     ],
     ids=str,
 )
-def test_type_of_a_result_is_written_as_it_was(kind: Any, text: str) -> None:
+def test_type_of_a_result_is_converted_from_arrow(kind: Any, text: str) -> None:
     assert of_arrow(kind).compile(dialect=DIALECT) == text
 
 
-def test_variant_and_unknown_types_are_told_apart() -> None:
+def test_variant_and_unknown_types_are_distinguished() -> None:
     assert isinstance(of_arrow(pa.string(), is_variant=True), VARIANT)
     assert isinstance(of_arrow(pa.null()), sa.types.NullType)
 

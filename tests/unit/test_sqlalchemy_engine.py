@@ -1,4 +1,4 @@
-"""SQLAlchemy's dialect against servers that answer as HAProcs do: what it sends, and when."""
+"""Tests of SQLAlchemy's dialect against servers that answer like HAProcs: the requests it sends."""
 
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ T = sa.Table(
 
 
 def sent(server: Server) -> list[str]:
-    """Return the statements after the question for the schema, which each engine asks once."""
+    """Return the statements after the query of the schema, which each engine sends once."""
     first, *rest = [" ".join(each["statement"].split()) for each in server.seen]
     assert first == "SELECT current_schema()"
     return rest
 
 
-def test_many_sets_of_an_insert_are_one_statement(engine: sa.Engine, servers: list[Server]) -> None:
+def test_many_parameter_sets_of_an_insert_are_one_statement(
+    engine: sa.Engine, servers: list[Server]
+) -> None:
     with engine.begin() as connection:
         connection.execution_options(preserve_rowcount=True)
         done = connection.execute(T.insert(), [{"id": n, "name": None} for n in range(20)])
@@ -70,7 +72,7 @@ def test_pandas_writes_with_one_statement(
 def test_row_with_the_count_of_an_update_is_no_result(
     engine: sa.Engine, servers: list[Server]
 ) -> None:
-    """Delta answers UPDATE and DELETE with a row that says how many there were."""
+    """Delta answers UPDATE and DELETE with a row that contains the number of rows."""
     count = answering(pa.table({"num_affected_rows": [3]}), {"affected_rows": 3})
     with engine.connect() as connection:
         for statement in (T.update().values(name="x"), T.delete()):
@@ -95,7 +97,7 @@ def test_index_is_not_sent_and_a_rollback_undoes_nothing(
     ]
 
 
-def test_connection_goes_on_at_the_next_server(engine: sa.Engine, servers: list[Server]) -> None:
+def test_connection_continues_at_the_next_server(engine: sa.Engine, servers: list[Server]) -> None:
     servers[1].token = "s"
     with engine.connect() as connection:
         assert connection.exec_driver_sql("SELECT 1").scalar() == 1
@@ -104,7 +106,7 @@ def test_connection_goes_on_at_the_next_server(engine: sa.Engine, servers: list[
     assert [each["statement"] for each in servers[1].seen] == ["SELECT 2"]
 
 
-def test_isolation_level_is_autocommit_alone(engine: sa.Engine) -> None:
+def test_isolation_level_other_than_autocommit_is_refused(engine: sa.Engine) -> None:
     with engine.connect() as connection:
         assert connection.get_isolation_level() == "AUTOCOMMIT"
         connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -112,7 +114,9 @@ def test_isolation_level_is_autocommit_alone(engine: sa.Engine) -> None:
             connection.execution_options(isolation_level="SERIALIZABLE")
 
 
-def test_only_a_closed_session_ends_a_connection(engine: sa.Engine, servers: list[Server]) -> None:
+def test_connection_is_invalidated_only_by_a_closed_session(
+    engine: sa.Engine, servers: list[Server]
+) -> None:
     for error_class, gone in (("HAPROC_SESSION_CLOSED", True), ("TABLE_OR_VIEW_NOT_FOUND", False)):
         with engine.connect() as connection:
             servers[0].script.append(failing(422, "application", error_class))
@@ -122,7 +126,7 @@ def test_only_a_closed_session_ends_a_connection(engine: sa.Engine, servers: lis
             assert isinstance(raised.value.orig, haclient.Error)
 
 
-def test_missing_table_is_told_from_other_errors(engine: sa.Engine, servers: list[Server]) -> None:
+def test_missing_table_differs_from_other_errors(engine: sa.Engine, servers: list[Server]) -> None:
     servers[0].script.append(failing(422, "application", "SCHEMA_NOT_FOUND"))
     inspector = sa.inspect(engine)
     assert not inspector.has_table("t", "nowhere")
@@ -131,7 +135,7 @@ def test_missing_table_is_told_from_other_errors(engine: sa.Engine, servers: lis
         inspector.has_table("t", "other")
 
 
-def test_temporary_views_are_no_tables_of_a_schema(
+def test_temporary_views_are_not_listed_in_a_schema(
     engine: sa.Engine, servers: list[Server]
 ) -> None:
     def shown(*rows: tuple[str, str, bool]) -> pa.Table:
@@ -150,5 +154,5 @@ def test_temporary_views_are_no_tables_of_a_schema(
     assert inspector.get_temp_view_names() == ["mine"]
 
 
-def test_dialect_takes_the_module_of_the_client() -> None:
+def test_dialect_imports_haclient() -> None:
     assert HAProcDialect.import_dbapi() is haclient

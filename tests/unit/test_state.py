@@ -1,4 +1,4 @@
-"""The state of a HAProc follows from what is known of it."""
+"""Tests that the state of a HAProc follows from its condition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from haproc.membership.state import (
 
 UP = {"started": True, "cluster_up": True}
 WELL = {**UP, "caught_up": True}
-ODD = Divergence(17, Cause.OUTCOME)
+OTHER_OUTCOME = Divergence(17, Cause.OUTCOME)
 SKIPPED = Divergence(17, Cause.SKIPPED, applies=True)
 
 
@@ -46,21 +46,23 @@ SKIPPED = Divergence(17, Cause.SKIPPED, applies=True)
         # an operator who drains a cluster may stop it, and its HAProc may start without it
         ({**WELL, "drained": True, "cluster_up": False}, State.DRAINING),
         ({"drained": True}, State.DRAINING),
-        ({**WELL, "drained": True, "diverged": ODD}, State.DIVERGED),
+        ({**WELL, "drained": True, "diverged": OTHER_OUTCOME}, State.DIVERGED),
         ({**WELL, "drained": True, "stuck_at": 0}, State.STUCK),
         ({**WELL, "stuck_at": 0}, State.STUCK),
         # a cluster that is away is down, whatever kept failing there
         ({**WELL, "stuck_at": 0, "cluster_up": False}, State.DOWN),
-        ({**WELL, "diverged": ODD}, State.DIVERGED),
-        ({"diverged": ODD}, State.DIVERGED),
-        ({**WELL, "diverged": ODD, "stuck_at": 0}, State.DIVERGED),
-        ({**WELL, "behind": "trimmed", "diverged": ODD}, State.TOO_FAR_BEHIND),
+        ({**WELL, "diverged": OTHER_OUTCOME}, State.DIVERGED),
+        ({"diverged": OTHER_OUTCOME}, State.DIVERGED),
+        ({**WELL, "diverged": OTHER_OUTCOME, "stuck_at": 0}, State.DIVERGED),
+        ({**WELL, "behind": "trimmed", "diverged": OTHER_OUTCOME}, State.TOO_FAR_BEHIND),
         ({**WELL, "fenced_by": "a2", "behind": "trimmed"}, State.FENCED),
         ({**WELL, "fenced_by": "a2", "stopped": True}, State.STOPPED),
         ({"stopped": True}, State.STOPPED),
     ],
 )
-def test_state_of_condition_is(known: dict[str, object], state: State) -> None:
+def test_state_of_a_condition_is_the_first_that_fits(
+    known: dict[str, object], state: State
+) -> None:
     assert state_of(Condition(**known))[0] is state  # type: ignore[arg-type]
 
 
@@ -72,8 +74,8 @@ def test_state_of_condition_is(known: dict[str, object], state: State) -> None:
             "another process has taken over this cluster (a2)",
         ),
         ({**WELL, "behind": "offset 3 is gone; rebuild"}, "offset 3 is gone; rebuild"),
-        ({**WELL, "diverged": ODD}, "offset 17 had another outcome here"),
-        ({**WELL, "diverged": ODD}, "nothing more is applied"),
+        ({**WELL, "diverged": OTHER_OUTCOME}, "offset 17 had another outcome here"),
+        ({**WELL, "diverged": OTHER_OUTCOME}, "nothing more is applied"),
         ({**WELL, "diverged": SKIPPED}, "offset 17 was skipped here"),
         ({**WELL, "diverged": SKIPPED}, "then run haproc verify"),
         ({**WELL, "diverged": SKIPPED, "stuck_at": 19}, "offset 19 keeps failing"),
@@ -92,7 +94,9 @@ def test_state_of_condition_is(known: dict[str, object], state: State) -> None:
         ({**WELL, "isolated": "the log cannot be reached"}, "reached: mend the network"),
     ],
 )
-def test_state_of_trouble_says_what_and_what_to_do(known: dict[str, object], says: str) -> None:
+def test_state_of_a_troubled_condition_has_a_reason_with_advice(
+    known: dict[str, object], says: str
+) -> None:
     assert says in state_of(Condition(**known))[1]  # type: ignore[arg-type]
 
 
@@ -107,7 +111,7 @@ conditions = st.builds(
     stopped=st.booleans(),
     fenced_by=st.none() | st.just("a2"),
     stuck_at=st.none() | st.just(0),
-    diverged=st.none() | st.sampled_from([ODD, SKIPPED]),
+    diverged=st.none() | st.sampled_from([OTHER_OUTCOME, SKIPPED]),
     undecided=st.none() | st.just(Undecided(0, Cause.OUTCOME, "x")),
     isolated=st.sampled_from(["", "cut off"]),
     behind=st.sampled_from(["", "trimmed"]),
@@ -115,7 +119,7 @@ conditions = st.builds(
 
 
 @given(conditions)
-def test_state_of_serving_needs_a_cluster_that_holds_what_it_should(c: Condition) -> None:
+def test_state_that_serves_requires_a_cluster_that_is_up_caught_up_and_sound(c: Condition) -> None:
     state, _ = state_of(c)
     hurt = c.stopped or c.fenced_by or c.behind or c.diverged is not None
     if state in SERVING:
@@ -126,34 +130,34 @@ def test_state_of_serving_needs_a_cluster_that_holds_what_it_should(c: Condition
 
 
 @given(conditions)
-def test_state_of_ready_needs_the_log(c: Condition) -> None:
+def test_state_ready_requires_the_log(c: Condition) -> None:
     assert (state_of(c)[0] is State.READY) <= c.log_up
 
 
 @given(conditions)
-def test_state_beneath_a_drain_is_that_of_an_undrained_one(c: Condition) -> None:
+def test_state_beneath_a_drain_is_the_state_without_the_drain(c: Condition) -> None:
     assert beneath(c) is state_of(replace(c, draining=False, drained=False))[0]
     assert beneath(c) is not State.DRAINING
     if not (c.draining or c.drained):
         assert beneath(c) is state_of(c)[0]
 
 
-def test_serving_is_progressing() -> None:
+def test_serving_states_are_a_proper_subset_of_progressing_states() -> None:
     assert SERVING < PROGRESSING
 
 
 @pytest.mark.parametrize(
     ("new", "earlier", "joined"),
     [
-        (ODD, None, ODD),
+        (OTHER_OUTCOME, None, OTHER_OUTCOME),
         # a skip lets a stopped cluster go on
-        (SKIPPED, ODD, SKIPPED),
+        (SKIPPED, OTHER_OUTCOME, SKIPPED),
         # one that goes on is not stopped again, and the newest is what has to be verified
         (Divergence(20, Cause.OUTCOME), SKIPPED, Divergence(20, Cause.OUTCOME, True)),
         (Divergence(3, Cause.OUTCOME), SKIPPED, SKIPPED),
     ],
 )
-def test_divergence_joined_is_the_newest_and_goes_on_if_either_does(
+def test_divergence_joined_is_the_newest_and_applies_if_either_does(
     new: Divergence, earlier: Divergence | None, joined: Divergence
 ) -> None:
     assert new.joined(earlier) == joined

@@ -1,4 +1,4 @@
-"""Tables that a user may touch, and roles, decide about statements of every form."""
+"""Tests of rights: a user's tables and roles decide about statements of every form."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SALES = Rights(tables=("spark_catalog.sales.*", "spark_catalog.hr.names"))
 
 
 class CodeSpark(ReadingSpark):
-    """One whose session has a function in Python, f."""
+    """A Spark whose session has a Python function, f."""
 
     async def reading(self, statement: SqlText | SparkPlan, **given: Any) -> str:
         if isinstance(statement, SqlText) and statement.sql.startswith(("ALTER", "DELETE")):
@@ -83,7 +83,7 @@ async def ring(
         ("SHOW TABLES IN secret", "SUCCEEDED"),  # names alone
     ],
 )
-async def test_statement_of_a_user_with_some_tables(
+async def test_statement_of_a_user_with_some_tables_is_run_or_forbidden_by_its_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sql: str, ends: str
 ) -> None:
     async with ring(tmp_path, monkeypatch, "own") as (both, a, spark):
@@ -93,7 +93,7 @@ async def test_statement_of_a_user_with_some_tables(
             assert not spark.queries and "spark_catalog.default.*" in answer["message"]
 
 
-async def test_write_that_reads_another_table_is_refused(
+async def test_write_that_reads_another_table_is_forbidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ring(tmp_path, monkeypatch, "t") as (both, a, _):
@@ -118,7 +118,7 @@ async def test_write_that_reads_another_table_is_refused(
         ("DROP FUNCTION f", False),
     ],
 )
-async def test_writes_of_a_user_with_one_table(
+async def test_write_of_a_user_with_one_table_is_forbidden_beyond_that_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sql: str, taken: bool
 ) -> None:
     for user, forbidden in (("t", not taken), ("nothing", True)):
@@ -130,7 +130,7 @@ async def test_writes_of_a_user_with_one_table(
             asked.cancel()  # one that is taken may wait for the other cluster
 
 
-async def test_query_that_another_cluster_runs_is_bounded_there(
+async def test_query_that_another_cluster_runs_is_checked_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ring(tmp_path, monkeypatch, "own", wait_s=0.2) as (both, a, spark):
@@ -143,7 +143,7 @@ async def test_query_that_another_cluster_runs_is_bounded_there(
         both.b.spark.go.set()
 
 
-async def test_rows_for_another_table_are_refused(
+async def test_rows_for_another_table_are_forbidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ring(tmp_path, monkeypatch, "own") as (both, a, _):
@@ -153,7 +153,7 @@ async def test_rows_for_another_table_are_refused(
             assert (response.status, (await response.json())["error_class"]) == (403, FORBIDDEN)
 
 
-async def test_reader_may_query_and_not_write(
+async def test_reader_can_query_and_is_forbidden_to_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "haproc.audit")
@@ -168,7 +168,9 @@ async def test_reader_may_query_and_not_write(
     assert "a secret" not in str(audited)
 
 
-async def test_another_user_has_all_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_user_without_table_patterns_has_all_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with ring(tmp_path, monkeypatch, "all") as (both, a, _):
         for sql in ("SELECT * FROM v", "INSERT INTO t VALUES (1)"):
             assert error_of(await both.ask(a, sql)) == "SUCCEEDED"
@@ -185,8 +187,8 @@ OF_TABLES = frozenset(
 )
 
 
-def test_no_recorded_statement_that_has_to_do_with_a_table_is_for_a_user_without_tables() -> None:
-    """Each one of the corpus, as the rules see it that decide about queries and sessions."""
+def test_recorded_statements_about_a_table_are_all_forbidden_to_a_user_without_tables() -> None:
+    """Each statement of the corpus, as the rules about queries and sessions see it."""
     nothing, passed, refused = Rights(tables=("spark_catalog.nothing.*",)), 0, 0
     for path in sorted(CORPUS.glob("*.txt")):
         for sql, recorded in part(path.stem).items():
@@ -213,13 +215,13 @@ def test_no_recorded_statement_that_has_to_do_with_a_table_is_for_a_user_without
 
 
 @pytest.mark.parametrize("sql", NAMES)
-def test_names_are_for_everybody(sql: str) -> None:
+def test_listing_of_names_is_allowed_to_everybody(sql: str) -> None:
     found = touches(reading_of(sql), Context())
     assert SALES.outside(Kind.SHOW, found.touched) is None
 
 
 @pytest.mark.parametrize("sql", ["SHOW COLUMNS IN t", "DESCRIBE t", "DESCRIBE HISTORY t"])
-def test_columns_need_the_table(sql: str) -> None:
+def test_description_of_columns_requires_the_right_to_the_table(sql: str) -> None:
     found = touches(reading_of(sql), Context(schema="hr"))
     assert SALES.outside(Kind.SHOW, found.touched) is not None
 
@@ -241,24 +243,26 @@ def test_columns_need_the_table(sql: str) -> None:
         (Touched(), None),
     ],
 )
-def test_what_is_outside_of_some_tables(touched: Touched, outside: str | None) -> None:
+def test_outside_names_the_first_touched_table_or_schema_beyond_the_rights(
+    touched: Touched, outside: str | None
+) -> None:
     assert SALES.outside(Kind.SELECT, touched) == outside
     assert Rights().outside(Kind.SELECT, touched) is None
 
 
-def test_code_is_what_the_judge_takes_for_code() -> None:
+def test_code_classes_are_those_that_the_judge_considers_code() -> None:
     classes = {name for name, why in known.NATURE.items() if why.startswith("runs code")}
     assert {name.lower() for name in classes | known.FOREIGN} == CODE
 
 
 @given(st.sampled_from(Kind))
-def test_what_is_unknown_or_no_table_is_outside(kind: Kind) -> None:
+def test_statement_of_an_unknown_kind_or_without_tables_is_outside_the_rights(kind: Kind) -> None:
     refused = SALES.outside(kind, Touched()) is not None
     name = kind.value
     assert refused is (kind is Kind.UNKNOWN or "namespace" in name or "function" in name)
 
 
-def test_no_rule_of_an_operator_lets_a_user_out_of_his_tables() -> None:
+def test_operators_rule_cannot_extend_a_users_tables() -> None:
     rules = parse_rules("rules: [{kind: select, class: query}, {kind: unknown, class: query}]")
     context = Context(user="ann", rights=SALES)
     secret = Touched(frozenset({"spark_catalog.hr.pay"}))
@@ -274,7 +278,7 @@ def test_no_rule_of_an_operator_lets_a_user_out_of_his_tables() -> None:
         lambda s: s.udf.register("f", lambda x: x),
     ],
 )
-def test_programs_own_functions_are_for_users_with_all_tables(plan: Program) -> None:
+def test_programs_own_functions_require_the_right_to_all_tables(plan: Program) -> None:
     reading = read(plan)
     classify_plan(reading, Context(), Rules.builtin())
     with pytest.raises(RefusedError, match="own functions") as raised:
@@ -283,6 +287,6 @@ def test_programs_own_functions_are_for_users_with_all_tables(plan: Program) -> 
 
 
 @pytest.mark.parametrize("kind", [Kind.SET, Kind.USE, Kind.RESET])
-def test_statements_of_no_table_are_for_everybody(kind: Kind) -> None:
+def test_statement_without_tables_is_allowed_to_everybody(kind: Kind) -> None:
     found: Any = decided(Recognised(kind), "text", Context(rights=SALES), Rules.builtin())
     assert found.rules == ()

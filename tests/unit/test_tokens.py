@@ -1,4 +1,4 @@
-"""The lexer: Spark's lexical rules (SqlBaseLexer.g4)."""
+"""Tests of the lexer: Spark's lexical rules (SqlBaseLexer.g4)."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def kinds(sql: str) -> list[tuple[TokenKind, str]]:
         ("a!=b<>c==d>=e", ["a", "!=", "b", "<>", "c", "==", "d", ">=", "e"]),
     ],
 )
-def test_tokenize_of_text_gives_sparks_tokens(sql: str, expected: list[str]) -> None:
+def test_tokenize_of_a_text_gives_sparks_tokens(sql: str, expected: list[str]) -> None:
     assert texts(sql) == expected
 
 
 @pytest.mark.parametrize(
     "sql", ["'a", '"a', "`a", "/* a", "/* a /* b */", "/*+ a", "/*+ '*/", "$$ a", "$a$ b $$"]
 )
-def test_tokenize_of_open_text_says_what_is_open(sql: str) -> None:
+def test_tokenize_of_an_unclosed_text_raises_an_error_with_its_position(sql: str) -> None:
     with pytest.raises(UnclosedError) as caught:
         list(tokenize("select " + sql))
     assert caught.value.position == 7
@@ -81,30 +81,32 @@ def test_tokenize_of_open_text_says_what_is_open(sql: str) -> None:
         ("case when :a then :b else :c end", [":a", ":b", ":c"]),
     ],
 )
-def test_tokenize_of_colon_tells_parameter_from_path(sql: str, parameters: list[str]) -> None:
+def test_tokenize_of_a_colon_distinguishes_parameter_and_path(
+    sql: str, parameters: list[str]
+) -> None:
     found = [token.text for token in tokenize(sql) if token.kind is TokenKind.PARAMETER]
     assert found == parameters
 
 
-def test_capitals_of_unusual_letters_stays_letter_by_letter() -> None:
+def test_capitals_of_unusual_letters_keeps_the_number_of_letters() -> None:
     assert capitals("ınsert") == "INSERT"
     assert capitals("ſelect") == "SELECT"
     assert capitals("paß") == "PAß"
 
 
-def test_token_upper_of_quoted_name_is_no_keyword() -> None:
+def test_token_of_a_quoted_name_is_no_keyword() -> None:
     assert [token.upper for token in tokenize("`select` 'x' select")] == ["", "", "SELECT"]
     assert next(iter(tokenize("("))).is_symbol("(")
     assert not next(iter(tokenize("'('"))).is_symbol("(")
 
 
-def test_tokenize_of_huge_text_is_lazy() -> None:
+def test_tokenize_of_a_huge_text_is_lazy() -> None:
     tokens = tokenize("insert into t values " + "'" + "x" * 1_000_000)
     assert [next(tokens).text for _ in range(4)] == ["insert", "into", "t", "values"]
 
 
 @given(SOUP)
-def test_tokenize_of_any_text_covers_it_in_order(sql: str) -> None:
+def test_tokenize_of_any_text_gives_its_tokens_in_order(sql: str) -> None:
     try:
         tokens = list(tokenize(sql))
     except UnclosedError as error:
@@ -118,7 +120,7 @@ def test_tokenize_of_any_text_covers_it_in_order(sql: str) -> None:
 
 
 @given(st.text(max_size=30))
-def test_tokenize_of_quoted_text_is_one_token(text: str) -> None:
+def test_tokenize_of_a_quoted_text_gives_one_token(text: str) -> None:
     string = "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
     name = "`" + text.replace("`", "``") + "`"
     assert kinds(string) == [(TokenKind.STRING, string)]
@@ -126,7 +128,7 @@ def test_tokenize_of_quoted_text_is_one_token(text: str) -> None:
 
 
 @given(SOUP, SOUP)
-def test_tokenize_of_comment_between_leaves_the_rest_alone(before: str, after: str) -> None:
+def test_tokenize_treats_a_comment_like_a_space(before: str, after: str) -> None:
     def joined(between: str) -> list[tuple[TokenKind, str]] | None:
         try:
             return kinds("a " + before + between + after)

@@ -1,4 +1,4 @@
-"""The checker of the kill harness finds what is planted, and accepts every legal history."""
+"""Tests of the kill harness's checker: it finds planted errors, and accepts every legal history."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LOG_END = 100
 
 
 def op(number: int, verb: Verb, table: str, key: str = "", values: Sequence[int] = ()) -> Op:
-    """Return an acknowledged write at offset ``number``, asked for at that second."""
+    """Return an acknowledged write at offset ``number``, sent at that second."""
     return Op(
         id=f"r{number}",
         process="w",
@@ -84,7 +84,7 @@ TABLES: Mapping[str, Content | None] = {
 
 
 def final(cluster: str, **tables: Content | None) -> Final:
-    """Return a cluster that holds what it should, but for these tables."""
+    """Return a cluster with the right content, except for these tables."""
     held = {**TABLES, **tables}
     return Final(cluster, Position(LOG_END, log_end=LOG_END), held, {"t": "1"})
 
@@ -92,7 +92,7 @@ def final(cluster: str, **tables: Content | None) -> Final:
 def run(
     *finals: Final, ops: Sequence[Op] = OPS, reads: Sequence[Read] = (), log: bool = True
 ) -> Run:
-    """Return a history that ended so; clusters that are not given hold what they should."""
+    """Return a history with these final states; other clusters have the right content."""
     given = {each.cluster: each for each in finals}
     ended = tuple(given.get(name) or final(name) for name in CLUSTERS)
     entries = tuple((each.offset, each.id) for each in ops if each.offset is not None)
@@ -108,7 +108,7 @@ def found(run: Run) -> set[Wrong]:
     return {violation.wrong for violation in check(run)}
 
 
-def test_checker_legal_history_passes() -> None:
+def test_checker_accepts_a_legal_history() -> None:
     assert check(run()) == []
 
 
@@ -133,7 +133,7 @@ def test_checker_legal_history_passes() -> None:
     ],
 )
 @pytest.mark.parametrize("log", [True, False])
-def test_checker_planted_on_all_clusters_is_found(
+def test_checker_finds_an_error_planted_on_all_clusters(
     table: str, content: Content | None, wrong: Wrong, says: str, log: bool
 ) -> None:
     violations = check(run(*everywhere(**{table: content}), log=log))
@@ -142,7 +142,7 @@ def test_checker_planted_on_all_clusters_is_found(
     assert Wrong.DIFFERENT not in {each.wrong for each in violations}
 
 
-def test_checker_one_cluster_without_an_unknown_write_is_different() -> None:
+def test_checker_finds_a_cluster_without_an_unknown_write_that_the_others_have() -> None:
     ops = (*OPS, unsure(op(12, Verb.INSERT, "set", values=[14])))
     more = {"": (11, 12, 13, 14)}
     (violation,) = check(run(final("b", set=more), final("c", set=more), ops=ops, log=False))[:1]
@@ -152,75 +152,75 @@ def test_checker_one_cluster_without_an_unknown_write_is_different() -> None:
     assert found(run(ops=ops, log=False)) == set()
 
 
-def test_checker_checksum_that_differs_is_found() -> None:
-    odd = replace(final("b"), checksums={"t": "2"})
-    assert [str(each) for each in check(run(odd))] == [
+def test_checker_finds_a_different_checksum() -> None:
+    different = replace(final("b"), checksums={"t": "2"})
+    assert [str(each) for each in check(run(different))] == [
         "different: t has another checksum on a than on b: 1, 2"
     ]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.REJECTED, Outcome.NOT_SENT])
-def test_checker_failed_write_that_is_there_is_a_ghost(outcome: Outcome) -> None:
+def test_checker_finds_a_failed_write_that_took_effect(outcome: Outcome) -> None:
     ops = (*OPS, unsure(op(12, Verb.INSERT, "set", values=[14]), outcome))
     assert Wrong.GHOST in found(run(*everywhere(set={"": (11, 12, 13, 14)}), ops=ops))
 
 
-def test_checker_part_of_an_unknown_write_is_torn() -> None:
+def test_checker_finds_a_torn_unknown_write() -> None:
     ops = (*OPS, unsure(op(12, Verb.INSERT, "set", values=[14, 15])))
     assert found(run(*everywhere(set={"": (11, 12, 13, 14)}), ops=ops, log=False)) == {Wrong.TORN}
 
 
-def test_checker_write_not_sent_but_in_the_log_is_a_ghost() -> None:
+def test_checker_finds_a_write_not_sent_but_in_the_log() -> None:
     failed = unsure(op(12, Verb.INSERT, "set", values=[14]), Outcome.NOT_SENT)
     history = run(ops=(*OPS, failed))
     history = replace(history, log=((12, "r12"), *(history.log or ())))
     assert Wrong.GHOST in found(history)
 
 
-def test_checker_unknown_write_in_the_log_must_be_there() -> None:
+def test_checker_finds_the_missing_effect_of_an_unknown_write_in_the_log() -> None:
     history = run(ops=(*OPS, unsure(op(12, Verb.INSERT, "set", values=[14]))))
     history = replace(history, log=(*(history.log or ()), (12, "r12")))
     assert found(history) == {Wrong.REPLAY}
 
 
-def test_checker_second_record_of_a_request_counts_for_nothing() -> None:
+def test_checker_ignores_a_second_record_of_a_request() -> None:
     history = run()
     assert found(replace(history, log=(*(history.log or ()), (50, "r3")))) == set()
 
 
-def test_checker_acknowledged_write_without_a_record_is_lost() -> None:
+def test_checker_finds_an_acknowledged_write_without_a_record() -> None:
     history = run()
     assert Wrong.LOST in found(replace(history, log=(history.log or ())[1:]))
 
 
-def test_checker_two_writes_at_one_offset_are_found() -> None:
+def test_checker_finds_two_writes_at_one_offset() -> None:
     ops = (replace(OPS[0], offset=2), *OPS[1:])
     assert Wrong.LOST in found(run(ops=ops, log=False))
 
 
-def test_checker_offset_before_an_earlier_acknowledged_one_is_found() -> None:
+def test_checker_finds_an_offset_before_that_of_an_earlier_acknowledged_write() -> None:
     ops = (replace(OPS[0], offset=90), *OPS[1:])
     violations = check(run(ops=ops, log=False))
     assert {each.wrong for each in violations} == {Wrong.ORDER}
     assert "was asked for after" in violations[0].message
 
 
-def test_checker_cursor_beyond_the_log_is_found() -> None:
+def test_checker_finds_a_cursor_beyond_the_log() -> None:
     beyond = replace(final("b"), position=Position(LOG_END + 1, log_end=LOG_END))
     assert found(run(beyond)) == {Wrong.CURSOR}
 
 
-def test_checker_write_beyond_the_log_is_lost() -> None:
+def test_checker_finds_a_write_beyond_the_log() -> None:
     short = replace(final("b"), position=Position(5, log_end=5))
     assert Wrong.LOST in found(run(short))
 
 
-def test_checker_right_statement_rejected_is_found() -> None:
+def test_checker_finds_a_rejected_correct_statement() -> None:
     ops = (*OPS, unsure(op(12, Verb.INSERT, "set", values=[14]), Outcome.REJECTED))
     assert found(run(ops=ops)) == {Wrong.REFUSED}
 
 
-def test_checker_statement_taken_back_is_right_if_its_sender_wanted_it_back() -> None:
+def test_checker_accepts_a_revoked_statement_only_if_its_sender_revoked_it() -> None:
     rejected = unsure(op(12, Verb.INSERT, "set", values=[14]), Outcome.REJECTED)
     taken_back = replace(rejected, error="HAPROC_REVOKED it was taken back by its sender")
     wanted = replace(taken_back, process="revoking-1")
@@ -228,13 +228,13 @@ def test_checker_statement_taken_back_is_right_if_its_sender_wanted_it_back() ->
     assert found(run(ops=(*OPS, taken_back))) == {Wrong.REFUSED}
 
 
-def test_checker_wrong_statement_accepted_is_found() -> None:
+def test_checker_finds_an_accepted_wrong_statement() -> None:
     assert Wrong.REFUSED in found(run(ops=(*OPS, op(12, Verb.WRONG, "set", values=[14]))))
     refused = unsure(op(12, Verb.WRONG, "set", values=[14]), Outcome.REJECTED)
     assert found(run(ops=(*OPS, refused))) == set()
 
 
-def test_checker_events_that_are_findings_are_told() -> None:
+def test_checker_reports_events_that_are_findings() -> None:
     events = (
         {"type": "ended", "target": "haproc", "name": "b", "t": 3.0, "log": "why"},
         {"type": "settled", "ok": False, "status": {}},
@@ -281,7 +281,9 @@ def read(
         ([read("reg", {"k": (31,)}), read("reg", {"k": (32,)}, 21.0)], set()),
     ],
 )
-def test_checker_reads_are_judged(reads: list[Read], wrong: set[Wrong]) -> None:
+def test_checker_finds_wrong_reads_and_accepts_legal_ones(
+    reads: list[Read], wrong: set[Wrong]
+) -> None:
     assert found(run(reads=reads)) >= wrong
     if not wrong:
         assert found(run(reads=reads)) == set()
@@ -300,9 +302,10 @@ KINDS = {
 def legal(random_source: random.Random) -> Run:
     """Invent a run of a ring that keeps its promises.
 
-    Every write takes effect at one moment between its begin and its end, or any time later if
-    its outcome is unknown; its offset is its place among those moments. Every cluster applies
-    them in that order, each at its own speed, but what it acknowledges it has applied.
+    Every write takes effect at one moment between its begin and its end, or any time later if its
+    outcome is unknown; its offset is its place among those moments. Every cluster applies them in
+    that
+    order, each at its own speed, but it has applied what it acknowledges.
     """
     ops = [replace(op(0, Verb.CREATE, "d"), invoked_s=-2.0, completed_s=-1.0)]
     ops += [_some_op(random_source, number) for number in range(1, random_source.randint(2, 40))]
@@ -368,7 +371,7 @@ def _some_read(
     moments: Sequence[tuple[float, Op]],
     offset_of: Mapping[str, int],
 ) -> Read:
-    """See one cluster at one moment, as far as it has come by then."""
+    """Read one cluster at one moment, with what it has applied by then."""
     at = random_source.uniform(0, 40)
     begun = at - random_source.uniform(0, 0.2)
     cluster, table = random_source.choice(CLUSTERS), random_source.choice(("set", "list", "reg"))
@@ -387,13 +390,13 @@ def _some_read(
 
 @settings(deadline=None)
 @given(st.randoms(use_true_random=False))
-def test_checker_random_legal_history_passes(random_source: random.Random) -> None:
+def test_checker_accepts_a_random_legal_history(random_source: random.Random) -> None:
     assert check(legal(random_source)) == []
 
 
 @settings(deadline=None)
 @given(st.randoms(use_true_random=False))
-def test_checker_random_history_with_one_write_removed_is_found(
+def test_checker_finds_one_write_removed_from_a_random_history(
     random_source: random.Random,
 ) -> None:
     history = legal(random_source)
@@ -418,11 +421,11 @@ def test_checker_random_history_with_one_write_removed_is_found(
 
 
 @given(st.lists(st.integers(0, 50)))
-def test_packed_values_come_back_in_their_order(values: list[int]) -> None:
+def test_packed_values_are_unpacked_in_their_order(values: list[int]) -> None:
     assert unpack(pack(values)) == tuple(values)
 
 
-def test_history_written_and_read_tells_the_same(tmp_path: Path) -> None:
+def test_history_is_loaded_as_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "history.jsonl"
     history = History(file)
     asked = {"id": "x", "process": "w", "verb": Verb.APPEND, "table": "t", "key": "k"}

@@ -1,4 +1,4 @@
-"""Reads that are older than their level allows are found, those that are fresh enough are not."""
+"""Tests of read levels in the checker: reads too old for their level are found, and no others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fault.torture.violations import Violation, Wrong
 
 
 def op(number: int, verb: Verb, table: str = "reg", key: str = "k", process: str = "w") -> Op:
-    """Return an acknowledged write of its number, at that offset, asked for at that second."""
+    """Return an acknowledged write with its number as offset, value and second."""
     values = () if verb is Verb.DELETE else (number,)
     times = {"invoked_s": float(number), "completed_s": number + 0.5}
     known = {"outcome": Outcome.ACK, "cluster": "a", "offset": number}
@@ -100,7 +100,7 @@ def violations(*reads: Read, ops: Sequence[Op] = OPS) -> list[Violation]:
         [session({"k": (3,), "l": (5,)}), session({"k": (3,)}, 21)],
     ],
 )
-def test_levels_fresh_enough_reads_pass(reads: list[Read]) -> None:
+def test_levels_accept_fresh_enough_reads(reads: list[Read]) -> None:
     assert violations(*reads) == []
 
 
@@ -162,7 +162,7 @@ def test_levels_fresh_enough_reads_pass(reads: list[Read]) -> None:
         ([read({"k": (3,), "x": (3,)})], {Wrong.GHOST, Wrong.ORDER}, "no beginning of the log"),
     ],
 )
-def test_levels_planted_old_read_is_found(reads: list[Read], wrong: set[Wrong], says: str) -> None:
+def test_levels_find_a_planted_old_read(reads: list[Read], wrong: set[Wrong], says: str) -> None:
     ops = [*OPS]
     if reads[0].invoked_s == 2.2:  # seen before it was acknowledged
         ops[2] = replace(ops[2], invoked_s=2.1)
@@ -171,7 +171,7 @@ def test_levels_planted_old_read_is_found(reads: list[Read], wrong: set[Wrong], 
     assert any(says in str(each) for each in found), found
 
 
-def test_levels_unknown_write_in_the_log_counts_once_it_was_seen() -> None:
+def test_levels_count_an_unknown_write_in_the_log_once_it_was_seen() -> None:
     late = replace(op(11, Verb.PUT), outcome=Outcome.UNKNOWN, completed_s=math.inf)
     ops = (*OPS, late)
     seen = linear({"k": (11,), "l": (9,)}, 30)
@@ -180,13 +180,13 @@ def test_levels_unknown_write_in_the_log_counts_once_it_was_seen() -> None:
     assert {each.wrong for each in found} == {Wrong.LINEAR, Wrong.LEVEL}
 
 
-def test_levels_without_the_log_are_judged_by_the_clients_alone() -> None:
+def test_levels_without_the_log_are_judged_by_the_clients_only() -> None:
     history = replace(run([linear({"k": (1,), "l": (9,)})]), log=None)
     assert {each.wrong for each in check(history)} == {Wrong.LINEAR}
     assert [*judged_reads(history)] == []
 
 
-def test_calls_by_key_holds_linearizable_reads_and_all_writes_that_may_count() -> None:
+def test_calls_by_key_contains_linearizable_reads_and_all_writes_that_may_count() -> None:
     failed = replace(op(12, Verb.PUT), outcome=Outcome.REJECTED)
     history = run([linear(NOW), session(NOW), read(NOW)], (*OPS, failed))
     calls = calls_by_key(history)
@@ -197,7 +197,7 @@ def test_calls_by_key_holds_linearizable_reads_and_all_writes_that_may_count() -
     }
 
 
-def test_figures_tell_levels_and_failovers() -> None:
+def test_figures_show_levels_and_failovers() -> None:
     moved = bounded({"k": (3,)}, 2)
     moved = replace(moved, asked="a", answered_by="b")
     failed = {"type": "read-failed", "t": 9.0, "invoked": 8.0, "level": "bounded", "lag_max": 2}
@@ -219,8 +219,9 @@ def test_figures_tell_levels_and_failovers() -> None:
 def invented(source: random.Random, planted: bool) -> tuple[Run, bool]:
     """Return a run whose reads show as much as they must, and whether one shows too little.
 
-    Writes take their places in the log at one moment between begin and end; a read shows any
-    beginning of the log that its level allows.
+    Writes take their offsets at one moment between begin and end; a read shows any prefix of the
+    log
+    that its level allows.
     """
     writes = []
     for number in range(1, source.randint(2, 30)):
@@ -256,7 +257,7 @@ def invented(source: random.Random, planted: bool) -> tuple[Run, bool]:
 
 @settings(deadline=None)
 @given(st.integers(0, 1 << 32))
-def test_levels_random_reads_that_are_fresh_enough_pass(seed: int) -> None:
+def test_levels_accept_random_reads_that_are_fresh_enough(seed: int) -> None:
     history, _ = invented(random.Random(seed), planted=False)
     found = [each for judged in judged_reads(history) for each in judged.violations()]
     assert found == []
@@ -264,7 +265,7 @@ def test_levels_random_reads_that_are_fresh_enough_pass(seed: int) -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 1 << 32))
-def test_levels_random_read_that_is_too_old_is_found(seed: int) -> None:
+def test_levels_find_a_random_read_that_is_too_old(seed: int) -> None:
     history, spoiled = invented(random.Random(seed), planted=True)
     found = [each for judged in judged_reads(history) for each in judged.violations()]
     assert bool(found) is spoiled, found

@@ -1,4 +1,4 @@
-"""The kill harness's nemesis strikes, mends, and notes what ended by itself."""
+"""Tests of the kill harness's nemesis: it injects faults, ends them, and notes unexpected ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPARK: Victim = (Target.SPARK, "a")
 
 
 class Scene:
-    """A stage without processes, and a clock that the test moves."""
+    """A stage without processes, and a clock that the test advances."""
 
     def __init__(self, tmp_path: Path, *faults: Fault) -> None:
         self.now = 0.0
@@ -39,7 +39,7 @@ class Scene:
         )
 
     def renew(self, deed: Deed, name: str) -> bool:
-        """One is begun; it is never over."""
+        """Begin a renewal that never ends."""
         self.renewed.append((deed, name))
         return len(self.renewed) == 1
 
@@ -63,7 +63,7 @@ class Scene:
         self.links[link] = mode
 
     def until(self, end: float) -> list[tuple[str, str]]:
-        """Let the time pass and return what the nemesis noted meanwhile."""
+        """Let time pass and return the nemesis's notes of that time."""
         before = len(self.events())
         while self.now < end:
             self.now += 0.25
@@ -91,7 +91,7 @@ def fault(at_s: float, deed: Deed, *victims: Victim, **more: Any) -> Fault:
     return Fault(at_s, deed, Scheme.HAPROC, victims, **more)
 
 
-def test_nemesis_kill_starts_again_after_the_pause(scene: Callable[..., Scene]) -> None:
+def test_nemesis_starts_a_killed_process_after_the_pause(scene: Callable[..., Scene]) -> None:
     play = scene(fault(1.0, Deed.KILL, A, SPARK, lasts_s=2.0))
     assert play.until(0.75) == []
     assert play.until(2.0) == [("nemesis", "kill"), ("nemesis", "kill")]
@@ -115,7 +115,7 @@ def test_nemesis_step_kills_arms_and_counts_the_second_death(scene: Callable[...
 
 
 @pytest.mark.parametrize("calm", [True, False])
-def test_nemesis_step_that_is_not_reached_is_given_up(
+def test_nemesis_gives_up_a_step_that_is_not_reached(
     scene: Callable[..., Scene], calm: bool
 ) -> None:
     play = scene(fault(1.0, Deed.STEP, A, step="apply.after:2", lasts_s=1.0))
@@ -128,25 +128,29 @@ def test_nemesis_step_that_is_not_reached_is_given_up(
     assert play.nemesis.all_run()
 
 
-def test_nemesis_freeze_thaws_and_a_second_fault_is_taken(scene: Callable[..., Scene]) -> None:
+def test_nemesis_thaws_a_frozen_process_and_accepts_a_second_fault_meanwhile(
+    scene: Callable[..., Scene],
+) -> None:
     play = scene(fault(1.0, Deed.FREEZE, A, lasts_s=2.0), fault(1.5, Deed.KILL, SPARK, lasts_s=0.5))
     assert [action for _, action in play.until(4.0)] == ["freeze", "kill", "start", "thaw"]
     assert play.signals == [signal.SIGSTOP, signal.SIGCONT]
 
 
-def test_nemesis_frozen_process_that_is_killed_is_not_thawed(scene: Callable[..., Scene]) -> None:
+def test_nemesis_does_not_thaw_a_frozen_process_that_was_killed(
+    scene: Callable[..., Scene],
+) -> None:
     play = scene(fault(1.0, Deed.FREEZE, A, lasts_s=2.0), fault(1.5, Deed.KILL, A, lasts_s=0.5))
     assert [action for _, action in play.until(4.0)] == ["freeze", "kill", "start"]
     assert play.signals == [signal.SIGSTOP]
 
 
-def test_nemesis_what_is_down_is_skipped(scene: Callable[..., Scene]) -> None:
+def test_nemesis_skips_a_process_that_is_down(scene: Callable[..., Scene]) -> None:
     play = scene(fault(1.0, Deed.KILL, A, lasts_s=5.0), fault(2.0, Deed.KILL, A))
     assert [action for _, action in play.until(3.0)] == ["kill", "skip"]
     assert play.nemesis.kills[Target.HAPROC] == 1
 
 
-def test_nemesis_cut_heals(scene: Callable[..., Scene]) -> None:
+def test_nemesis_heals_a_cut(scene: Callable[..., Scene]) -> None:
     cut = Fault(1.0, Deed.CUT, Scheme.CUT, link="a-b", mode=Mode.STALL, lasts_s=1.0)
     play = scene(cut)
     assert [action for _, action in play.until(1.5)] == ["cut"]
@@ -155,7 +159,7 @@ def test_nemesis_cut_heals(scene: Callable[..., Scene]) -> None:
     assert play.links == {"a-b": Mode.PASS}
 
 
-def test_nemesis_process_that_ended_by_itself_is_noted_and_started(
+def test_nemesis_notes_and_starts_a_process_that_ended_by_itself(
     scene: Callable[..., Scene],
 ) -> None:
     play = scene(fault(100.0, Deed.KILL, A))
@@ -165,13 +169,15 @@ def test_nemesis_process_that_ended_by_itself_is_noted_and_started(
     assert play.nemesis.kills == {}
 
 
-def test_nemesis_calm_strikes_no_more(scene: Callable[..., Scene]) -> None:
+def test_nemesis_starts_no_fault_after_calm(scene: Callable[..., Scene]) -> None:
     play = scene(fault(1.0, Deed.KILL, A))
     play.nemesis.calm()
     assert play.until(5.0) == []
 
 
-def test_nemesis_held_puts_the_plan_off_but_mends(scene: Callable[..., Scene]) -> None:
+def test_nemesis_on_hold_postpones_the_plan_and_ends_running_faults(
+    scene: Callable[..., Scene],
+) -> None:
     play = scene(fault(1.0, Deed.KILL, A, lasts_s=2.0), fault(4.0, Deed.KILL, SPARK))
     assert [action for _, action in play.until(2.0)] == ["kill"]
     play.hold = True
@@ -181,7 +187,7 @@ def test_nemesis_held_puts_the_plan_off_but_mends(scene: Callable[..., Scene]) -
     assert [action for _, action in play.until(22.5)] == ["kill", "start"]
 
 
-def test_nemesis_held_for_too_long_strikes_once_more(scene: Callable[..., Scene]) -> None:
+def test_nemesis_on_hold_for_too_long_injects_faults_again(scene: Callable[..., Scene]) -> None:
     play = scene(fault(1.0, Deed.KILL, A), fault(2.0, Deed.KILL, SPARK))
     play.hold = True
     assert play.until(HOLD_MAX_S) == []
@@ -189,7 +195,7 @@ def test_nemesis_held_for_too_long_strikes_once_more(scene: Callable[..., Scene]
     assert [action for _, action in play.until(2 * HOLD_MAX_S + 5)] == ["kill", "start"]
 
 
-def test_nemesis_has_one_renewal_at_a_time_and_kills_in_the_midst(
+def test_nemesis_runs_one_renewal_at_a_time_and_kills_during_it(
     scene: Callable[..., Scene],
 ) -> None:
     first, second = fault(1.0, Deed.REBUILD, A), fault(2.0, Deed.REPAIR, A)
@@ -198,7 +204,7 @@ def test_nemesis_has_one_renewal_at_a_time_and_kills_in_the_midst(
     assert play.renewed == [(Deed.REBUILD, "a"), (Deed.REPAIR, "a")]
 
 
-def test_nemesis_does_not_start_what_has_left_the_ring(scene: Callable[..., Scene]) -> None:
+def test_nemesis_does_not_start_a_process_that_left_the_ring(scene: Callable[..., Scene]) -> None:
     play = scene(fault(1.0, Deed.KILL, SPARK, lasts_s=2.0))
     assert [action for _, action in play.until(2.0)] == ["kill"]
     play.victims.remove(SPARK)

@@ -1,4 +1,4 @@
-"""The kill harness's plan: a seed is a plan, and a plan leaves somebody alive, mostly."""
+"""Tests of the kill harness's plan: a seed determines it, and it mostly spares one cluster."""
 
 from __future__ import annotations
 
@@ -23,49 +23,49 @@ def faults(
 
 
 @pytest.mark.parametrize("brokers", [(), BROKERS])
-def test_plan_same_seed_is_the_same_plan(brokers: tuple[str, ...]) -> None:
+def test_plan_is_determined_by_its_seed(brokers: tuple[str, ...]) -> None:
     assert faults(7, brokers=brokers) == faults(7, brokers=brokers)
     assert faults(7, brokers=brokers) != faults(8, brokers=brokers)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_plan_comes_in_order_and_in_its_pace(seed: int) -> None:
+def test_plan_is_in_order_and_at_its_pace(seed: int) -> None:
     times = [fault.at_s for fault in faults(seed)]
     assert times == sorted(times)
     assert 4.0 < times[-1] / len(times) < 10.0
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_plan_strikes_mostly_haprocs_and_everything_sometimes(seed: int) -> None:
-    told = faults(seed, 600, BROKERS, redis=True)
+def test_plan_strikes_mostly_haprocs_and_every_target_sometimes(seed: int) -> None:
+    planned = faults(seed, 600, BROKERS, redis=True)
     kills = Counter(
         target
-        for fault in told
+        for fault in planned
         if fault.deed in (Deed.KILL, Deed.STEP)
         for target, _ in fault.victims
     )
     assert kills[Target.HAPROC] > 2 * kills[Target.SPARK] > 0
     assert kills[Target.BROKER] > 20
     assert kills[Target.REDIS] > 10
-    assert {fault.scheme for fault in told} == set(Scheme) - set(RENEWALS)
-    assert {fault.mode for fault in told if fault.deed is Deed.CUT} == set(Mode) - {Mode.PASS}
-    assert {fault.link for fault in told if fault.link} == set(LINKS)
+    assert {fault.scheme for fault in planned} == set(Scheme) - set(RENEWALS)
+    assert {fault.mode for fault in planned if fault.deed is Deed.CUT} == set(Mode) - {Mode.PASS}
+    assert {fault.link for fault in planned if fault.link} == set(LINKS)
 
 
-def test_plan_without_brokers_and_redis_has_none() -> None:
+def test_plan_without_brokers_and_redis_strikes_none() -> None:
     targets = {target for fault in faults(3) for target, _ in fault.victims}
     assert targets == {Target.HAPROC, Target.SPARK}
 
 
 @pytest.mark.parametrize("only", [{Target.HAPROC}, {Target.HAPROC, Target.REDIS}, {Target.SPARK}])
-def test_plan_strikes_only_what_it_may(only: set[Target]) -> None:
-    told = plan(3, CLUSTERS, BROKERS, LINKS, redis=True, targets=only)
-    struck = {target for f in itertools.islice(told, 200) for target, _ in f.victims}
+def test_plan_strikes_only_its_allowed_targets(only: set[Target]) -> None:
+    planned = plan(3, CLUSTERS, BROKERS, LINKS, redis=True, targets=only)
+    struck = {target for f in itertools.islice(planned, 200) for target, _ in f.victims}
     assert struck == only
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_plan_leaves_a_cluster_that_it_did_not_strike_just_now(seed: int) -> None:
+def test_plan_spares_a_cluster_except_when_it_strikes_all(seed: int) -> None:
     lately: list[Fault] = []
     for fault in faults(seed, 400):
         lately = [each for each in lately if each.at_s + each.lasts_s > fault.at_s] + [fault]
@@ -73,7 +73,7 @@ def test_plan_leaves_a_cluster_that_it_did_not_strike_just_now(seed: int) -> Non
             assert {name for each in lately for _, name in each.victims} != set(CLUSTERS)
 
 
-def test_plan_steps_are_ones_that_a_haproc_knows() -> None:
+def test_plan_contains_only_steps_that_a_haproc_knows() -> None:
     steps = {fault.step for fault in faults(5, 400) if fault.deed is Deed.STEP}
     assert len(steps) > 5
     for step in steps:
@@ -81,11 +81,11 @@ def test_plan_steps_are_ones_that_a_haproc_knows() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_plan_kills_in_the_midst_of_joins_rebuilds_and_repairs(seed: int) -> None:
-    told = list(itertools.islice(plan(seed, CLUSTERS, links=LINKS, renewals=RENEWALS), 400))
-    assert [fault.at_s for fault in told] == sorted(fault.at_s for fault in told)
+def test_plan_kills_during_joins_rebuilds_and_repairs(seed: int) -> None:
+    planned = list(itertools.islice(plan(seed, CLUSTERS, links=LINKS, renewals=RENEWALS), 400))
+    assert [fault.at_s for fault in planned] == sorted(fault.at_s for fault in planned)
     for scheme in RENEWALS:
-        mine = [fault for fault in told if fault.scheme is scheme]
+        mine = [fault for fault in planned if fault.scheme is scheme]
         asked = [n for n, fault in enumerate(mine) if fault.deed not in (Deed.KILL, Deed.STEP)]
         assert len(asked) > 3
         for first, after in itertools.pairwise(asked):
@@ -93,12 +93,14 @@ def test_plan_kills_in_the_midst_of_joins_rebuilds_and_repairs(seed: int) -> Non
             struck = [victim for fault in mine[first + 1 : after] for victim in fault.victims]
             assert (name == GUEST) == (scheme is Scheme.MEMBER)
             assert len(struck) >= 2 and struck[-1][1] == name
-    ways = {f.step.partition(":")[0] for f in told if f.scheme in RENEWALS if f.deed is Deed.STEP}
+    ways = {
+        f.step.partition(":")[0] for f in planned if f.scheme in RENEWALS if f.deed is Deed.STEP
+    }
     assert ways == {"copied.table", "copied"}
 
 
-def test_plan_with_only_haprocs_kills_no_spark_in_the_midst() -> None:
+def test_plan_for_haprocs_only_kills_no_spark_during_renewals() -> None:
     only, renewals = {Target.HAPROC}, (Scheme.REPAIR,)
-    told = list(itertools.islice(plan(1, CLUSTERS, targets=only, renewals=renewals), 200))
-    assert {target for fault in told for target, _ in fault.victims} == only
-    assert any(fault.deed is Deed.REPAIR for fault in told)
+    planned = list(itertools.islice(plan(1, CLUSTERS, targets=only, renewals=renewals), 200))
+    assert {target for fault in planned for target, _ in fault.victims} == only
+    assert any(fault.deed is Deed.REPAIR for fault in planned)

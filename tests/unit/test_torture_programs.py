@@ -1,4 +1,4 @@
-"""PySpark programs in the kill harness: what they note, and what is found in it."""
+"""Tests of PySpark programs in the kill harness: their notes, and the checks of these."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPLETE = {"type": "complete", "cluster": "", "offset": None, "error": ""}
 
 
 def write(number: int, outcome: Outcome = Outcome.ACK) -> list[dict[str, Any]]:
-    """Return what a program notes of a write at this second."""
+    """Return a program's notes of a write at this second."""
     invoked = {**INVOKED, "id": f"r{number}", "t": float(number), "values": str(number)}
     return [invoked, {**COMPLETE, "id": f"r{number}", "t": number + 0.5, "outcome": outcome}]
 
@@ -36,18 +36,18 @@ def ended(process: str, ok: bool) -> dict[str, Any]:
 
 
 def failed(given_up: bool) -> dict[str, Any]:
-    told = {"process": "plain-1", "what": "a read", "error": "E", "took_s": 9.0}
-    return {"type": "program-error", "t": 3.0, "given_up": given_up, **told}
+    noted = {"process": "plain-1", "what": "a read", "error": "E", "took_s": 9.0}
+    return {"type": "program-error", "t": 3.0, "given_up": given_up, **noted}
 
 
-def test_write_of_a_program_has_the_place_that_the_log_gives_it() -> None:
+def test_write_of_a_program_has_the_offset_of_its_record_in_the_log() -> None:
     log = {"type": "log", "entries": [[7, "r1"], [9, "r2"]]}
     run = from_lines([*write(1), *write(2, Outcome.UNKNOWN), *write(3), log])
     assert [op.offset for op in run.ops] == [7, None, None]
     assert {violation.wrong for violation in check(run)} == {Wrong.LOST}
 
 
-def test_write_that_was_made_again_counts_where_it_was_made_last() -> None:
+def test_write_that_was_retried_counts_at_its_last_record() -> None:
     entries = [[7, "r1"], [9, "r1~2"], [11, "r1~2"], [12, "r2"]]
     run = from_lines([*write(1), *write(2), {"type": "log", "entries": entries}])
     assert run.log == ((9, "r1"), (11, "r1"), (12, "r2"))
@@ -56,7 +56,7 @@ def test_write_that_was_made_again_counts_where_it_was_made_last() -> None:
 
 
 @pytest.mark.parametrize("cluster", ["a", "b"])
-def test_read_of_a_program_that_lacks_what_it_wrote_is_found(cluster: str) -> None:
+def test_read_of_a_program_without_its_own_write_is_found(cluster: str) -> None:
     log = {"type": "log", "entries": [[7, "r1"], [9, "r2"]]}
     made = from_lines([*write(1), *write(2), log])
     read = Read("plain-1", "reg_0", cluster, 3.0, 3.5, {"1": (1,)}, level=Level.SESSION)
@@ -68,7 +68,7 @@ def test_read_of_a_program_that_lacks_what_it_wrote_is_found(cluster: str) -> No
     assert not list(judged.violations())
 
 
-def test_error_that_a_program_sees_is_found_unless_it_waited_for_minutes() -> None:
+def test_error_in_a_program_is_found_unless_it_gave_up_after_minutes() -> None:
     assert [each.wrong for each in check(from_lines([failed(False)]))] == [Wrong.ERROR]
     assert check(from_lines([failed(True)])) == []
 
@@ -78,7 +78,7 @@ def test_session_that_lost_something_is_found() -> None:
     assert check(from_lines([ended("plain-1", True)])) == []
 
 
-def test_figures_tell_of_each_program() -> None:
+def test_figures_list_each_program() -> None:
     lines = [*write(1), *write(2, Outcome.UNKNOWN), ended("plain-1", True), failed(True)]
     assert figures(from_lines(lines))["programs"] == {
         "plain-1": {
@@ -123,12 +123,12 @@ def test_plan_is_noted_before_it_is_sent() -> None:
     assert happened == ["r1", "sent m"]
 
 
-def test_programs_take_turns_in_ways_and_orders(tmp_path: Path) -> None:
+def test_programs_alternate_ways_and_orders_of_doors(tmp_path: Path) -> None:
     history = History(tmp_path / "h")
     made = make_programs("{}:1".format, ["a", "b", "c"], 1, history, count=4, first_number=9)
     history.close()
-    told = [program._told for program in made]
-    assert [each.name for each in told] == ["plain-1", "channel-1", "plain-2", "channel-2"]
-    assert [each.way for each in told] == [*Way, *Way]
-    assert [each.doors[0] for each in told] == ["a:1", "b:1", "c:1", "a:1"]
-    assert [each.number for each in told] == [9, 10, 11, 12]
+    noted = [program._told for program in made]
+    assert [each.name for each in noted] == ["plain-1", "channel-1", "plain-2", "channel-2"]
+    assert [each.way for each in noted] == [*Way, *Way]
+    assert [each.doors[0] for each in noted] == ["a:1", "b:1", "c:1", "a:1"]
+    assert [each.number for each in noted] == [9, 10, 11, 12]

@@ -1,4 +1,4 @@
-"""The kill harness's TCP proxy passes, refuses, stalls, drops and delays."""
+"""Tests of the kill harness's TCP proxy: it passes, refuses, stalls, drops and delays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BRIEFLY_S = 0.3
 
 
 class Echo:
-    """A server that sends back what it gets."""
+    """A server that returns the bytes that it receives."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -66,14 +66,14 @@ def connect(proxies: Proxies) -> socket.socket:
 
 def talk(connection: socket.socket, data: bytes) -> bytes:
     connection.sendall(data)
-    return hear(connection, len(data))
+    return receive(connection, len(data))
 
 
-def hear(connection: socket.socket, count: int) -> bytes:
-    heard = b""
-    while len(heard) < count and (more := connection.recv(count - len(heard))):
-        heard += more
-    return heard
+def receive(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count and (more := connection.recv(count - len(received))):
+        received += more
+    return received
 
 
 def is_reset(connection: socket.socket) -> bool:
@@ -92,18 +92,18 @@ def is_taken_and_reset(proxies: Proxies) -> bool:
         return is_reset(connection)
 
 
-def test_proxy_passes_and_ends_what_the_other_side_ends(proxies: Proxies) -> None:
+def test_proxy_passes_bytes_and_closes_what_the_other_side_closes(proxies: Proxies) -> None:
     with connect(proxies) as connection:
         data = bytes(range(256)) * 4000
         sender = threading.Thread(target=connection.sendall, args=(data,))
         sender.start()
-        assert hear(connection, len(data)) == data
+        assert receive(connection, len(data)) == data
         sender.join(PATIENCE_S)
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(1) == b""
 
 
-def test_proxy_refuse_resets_and_takes_nobody(proxies: Proxies) -> None:
+def test_proxy_refuse_resets_connections_and_refuses_new_ones(proxies: Proxies) -> None:
     with connect(proxies) as connection:
         assert talk(connection, b"before") == b"before"
         proxies.set("link", Mode.REFUSE)
@@ -115,7 +115,7 @@ def test_proxy_refuse_resets_and_takes_nobody(proxies: Proxies) -> None:
         assert talk(connection, b"after") == b"after"
 
 
-def test_proxy_drop_takes_and_resets(proxies: Proxies) -> None:
+def test_proxy_drop_accepts_connections_and_resets_them(proxies: Proxies) -> None:
     with connect(proxies) as connection:
         assert talk(connection, b"before") == b"before"
         proxies.set("link", Mode.DROP)
@@ -138,11 +138,11 @@ def test_proxy_stall_holds_bytes_back_and_loses_none(proxies: Proxies) -> None:
             late.sendall(b"late")
             proxies.set("link", Mode.PASS)
             connection.settimeout(PATIENCE_S)
-            assert hear(connection, 4) == b"held"
-            assert hear(late, 4) == b"late"
+            assert receive(connection, 4) == b"held"
+            assert receive(late, 4) == b"late"
 
 
-def test_proxy_delay_makes_it_slower(proxies: Proxies) -> None:
+def test_proxy_delay_slows_an_exchange(proxies: Proxies) -> None:
     with connect(proxies) as connection:
         assert talk(connection, b"before") == b"before"
         proxies.set("link", Mode.DELAY)
@@ -151,7 +151,7 @@ def test_proxy_delay_makes_it_slower(proxies: Proxies) -> None:
         assert time.monotonic() - began >= 2 * DELAY_S
 
 
-def test_proxy_target_that_is_away_ends_the_connection() -> None:
+def test_proxy_of_an_unreachable_target_closes_the_connection() -> None:
     made = Proxies()
     try:
         made.add("link", free_port(), free_port())

@@ -1,4 +1,4 @@
-"""What the kill harness' clients write down of their reads: level, tokens, who answered."""
+"""Tests of the kill harness's clients: their notes of reads, with level, tokens and server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNAVAILABLE = failing(503, "availability", "HAPROC_DOWN", outcome="NOT_SENT")
 
 
 class Registers(Client):
-    """Reads and writes the register table as it is told."""
+    """Reads and writes the register table as the test tells it."""
 
     def step(self) -> None:
         """Do nothing."""
@@ -39,7 +39,7 @@ class Registers(Client):
 
 @contextlib.contextmanager
 def working(kind: type[Client], servers: list[Server], file: Path) -> Iterator[Client]:
-    """Return a client that prefers the first server; in the end its history is closed."""
+    """Yield a client that prefers the first server; close its history in the end."""
     with contextlib.closing(History(file)) as history:
         names = {server.url: server.name for server in servers}
         client = kind("x-1", 1, names, 1, history)
@@ -55,7 +55,7 @@ async def tables(server: Server, request: web.Request, body: dict[str, Any]) -> 
     return server.answer(ROWS if "reg_0" in text else pa.table({"k": [1], "l": ["5,6"]}))
 
 
-def test_read_answered_by_another_server_is_written_down_as_a_failover(
+def test_read_answered_by_another_server_is_noted_as_a_failover(
     servers: list[Server], tmp_path: Path
 ) -> None:
     servers[0].script += [answering(ROWS, {"after_offset": 7}), UNAVAILABLE]
@@ -75,9 +75,7 @@ def test_read_answered_by_another_server_is_written_down_as_a_failover(
     assert servers[1].seen[0]["acceptable_offset_lag"] == 4
 
 
-def test_read_that_fails_is_written_down_with_its_level(
-    servers: list[Server], tmp_path: Path
-) -> None:
+def test_read_that_fails_is_noted_with_its_level(servers: list[Server], tmp_path: Path) -> None:
     servers[0].script.append(failing(400, "refused", "HAPROC_BAD_REQUEST"))
     with working(Registers, servers, tmp_path / "h") as client:
         client.read("reg_0", Level.LINEARIZABLE)
@@ -93,7 +91,7 @@ def test_read_that_fails_is_written_down_with_its_level(
         (SessionClient, {"session", "any"}),
     ],
 )
-def test_client_of_a_level_reads_at_it(
+def test_client_of_a_level_reads_at_that_level(
     kind: type[Client], levels: set[str], servers: list[Server], tmp_path: Path
 ) -> None:
     servers[0].script.extend([tables] * 90)
@@ -107,7 +105,7 @@ def test_client_of_a_level_reads_at_it(
     assert all(op.asked == op.answered_by == "a" for op in run.ops)
 
 
-def test_make_clients_chosen_levels_are_all_that_is_read_at(tmp_path: Path) -> None:
+def test_make_clients_uses_only_the_chosen_levels(tmp_path: Path) -> None:
     def names(levels: tuple[Level, ...]) -> list[str]:
         history = History(tmp_path / "h")
         clients = make_clients("http://{}".format, ["a", "b", "c"], 1, history, levels)

@@ -1,4 +1,4 @@
-"""Traces: what a span covers, whose trace it belongs to, and that nothing is taken when off."""
+"""Tests of traces: what a span covers, which trace it belongs to, and that off means none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARENT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
 
 
 class Spans:
-    """The spans that were taken."""
+    """The finished spans of a tracer."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
@@ -59,7 +59,7 @@ def trace_of(span: ReadableSpan) -> str:
     return f"{context_of(span).trace_id:032x}"
 
 
-async def test_write_is_a_span_from_its_arrival_over_the_log_to_its_outcome(
+async def test_write_is_a_span_from_its_arrival_through_the_log_to_its_outcome(
     tmp_path: Path, spans: Spans
 ) -> None:
     async with pair(tmp_path) as ring:
@@ -83,7 +83,7 @@ async def test_write_is_a_span_from_its_arrival_over_the_log_to_its_outcome(
     assert "4711" not in "".join(each.to_json() for each in spans.exporter.get_finished_spans())
 
 
-async def test_failure_is_told_by_its_class_and_without_its_text(
+async def test_failed_request_has_a_span_without_the_statements_text(
     tmp_path: Path, spans: Spans
 ) -> None:
     async with pair(tmp_path) as ring:
@@ -93,7 +93,7 @@ async def test_failure_is_told_by_its_class_and_without_its_text(
     assert "4711" not in span.to_json()
 
 
-async def test_query_that_a_peer_answers_goes_on_in_the_same_trace(
+async def test_query_that_a_peer_answers_continues_in_the_same_trace(
     tmp_path: Path, spans: Spans
 ) -> None:
     async with pair(tmp_path, Reads(wait_s=0.2)) as ring:
@@ -109,7 +109,7 @@ async def test_query_that_a_peer_answers_goes_on_in_the_same_trace(
     assert len([each for each in traced if each.parent and each.parent.span_id in ids]) == 1
 
 
-async def test_call_of_pyspark_continues_its_trace(tmp_path: Path, spans: Spans) -> None:
+async def test_pyspark_call_continues_its_clients_trace(tmp_path: Path, spans: Spans) -> None:
     class Traced(Context):
         def invocation_metadata(self) -> list[tuple[str, str]]:
             return [*super().invocation_metadata(), *PARENT.items()]
@@ -127,7 +127,7 @@ async def test_call_of_pyspark_continues_its_trace(tmp_path: Path, spans: Spans)
     assert spans.taken.headers() == {}, "the trace ends with its call"
 
 
-async def test_call_of_pyspark_that_runs_something_is_a_span_until_its_last_row(
+async def test_pyspark_call_that_executes_a_plan_is_a_span_until_its_last_row(
     tmp_path: Path, spans: Spans
 ) -> None:
     class Taking(Context):
@@ -151,7 +151,7 @@ async def test_call_of_pyspark_that_runs_something_is_a_span_until_its_last_row(
 
 @pytest.fixture
 async def spark() -> AsyncIterator[tuple[Channel, list[dict[str, Any]]]]:
-    """A connection to a server that answers nothing, and the metadata that it was sent."""
+    """A connection to a server that returns nothing, and the metadata that the server received."""
     seen: list[dict[str, Any]] = []
 
     async def answer(request: bytes, context: Any) -> None:
@@ -178,7 +178,7 @@ async def ended(call: Any) -> None:
 
 
 @pytest.mark.parametrize("relayed", [False, True])
-async def test_statement_in_spark_is_a_child_and_carries_the_trace(
+async def test_statement_in_spark_is_a_child_span_and_carries_the_trace(
     spans: Spans, spark: tuple[Channel, Sequence[Mapping[str, str]]], relayed: bool
 ) -> None:
     channel, seen = spark
@@ -191,7 +191,7 @@ async def test_statement_in_spark_is_a_child_and_carries_the_trace(
     assert seen[0]["authorization"] == "Bearer spark-token"
 
 
-async def test_statement_of_no_request_begins_no_trace(
+async def test_statement_without_a_request_begins_no_trace(
     spans: Spans, spark: tuple[Channel, Sequence[Mapping[str, str]]]
 ) -> None:
     channel, seen = spark
@@ -219,28 +219,30 @@ def test_operations_of_several_requests_are_applied_under_the_first_and_linked(
 
 
 @pytest.mark.parametrize("name", ["haproc", "sales-haproc"])
-def test_spans_name_the_ring_and_the_cluster(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_contain_the_names_of_ring_and_cluster(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if name != "haproc":
         monkeypatch.setenv("OTEL_SERVICE_NAME", name)
     found = Spans()
     with found.taken.request(("ann", "r1")):
         pass
     (span,) = found.named("haproc.request")
-    said = {"haproc.ring": "demo", "haproc.cluster": "a", "service.instance.id": "a"}
-    assert span.resource.attributes.items() >= (said | {"service.name": name}).items()
+    resource_names = {"haproc.ring": "demo", "haproc.cluster": "a", "service.instance.id": "a"}
+    assert span.resource.attributes.items() >= (resource_names | {"service.name": name}).items()
 
 
 # -- on and off --------------------------------------------------------------------------------
 
 
-def test_off_nothing_is_made_for_a_request() -> None:
+def test_tracing_that_is_off_creates_nothing_for_a_request() -> None:
     assert tracing.on is None
     assert tracing.request(("ann", "r1")) is tracing.received(PARENT) is tracing._OFF
     assert tracing.applying([], ()) is tracing._OFF
     assert tracing.statement("ExecutePlan") is None
 
 
-def test_environment_switches_traces_on(
+def test_environment_variable_switches_tracing_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("OTEL_TRACES_EXPORTER", raising=False)

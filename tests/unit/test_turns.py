@@ -1,4 +1,4 @@
-"""Whose turn it is: against the rule as it is said, and what it costs to know."""
+"""Tests of turns: compared with the rule written out, and the cost of computing them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAR = 1 << 40
 
 
 def conflict(one: Operation, other: Operation) -> bool:
-    """Whether an operation must not start before one that stands in front of it."""
+    """Return whether an operation must not start before one in front of it."""
     if one.exclusive or other.exclusive:
         passes = one.beside and other.named and other.exclusive
         if not passes:
@@ -40,7 +40,7 @@ def conflict(one: Operation, other: Operation) -> bool:
 
 
 def in_turn(waiting: dict[int, Operation]) -> list[int]:
-    """Return what conflicts with nothing before it, the long way."""
+    """Return the operations without a conflict before them, by comparing all pairs."""
     return [
         offset
         for offset, op in waiting.items()
@@ -49,7 +49,7 @@ def in_turn(waiting: dict[int, Operation]) -> list[int]:
 
 
 @given(st.lists(st.one_of(st.tuples(OPERATIONS, USERS), st.integers(0, 40)), max_size=40))
-def test_turns_are_those_of_what_conflicts_with_nothing_before(
+def test_turns_are_those_of_operations_without_a_conflict_before_them(
     steps: list[tuple[Operation, str] | int],
 ) -> None:
     turns, waiting = Turns(), dict[int, Operation]()
@@ -70,7 +70,7 @@ def test_turns_are_those_of_what_conflicts_with_nothing_before(
 
 @pytest.mark.parametrize("tables", [1, 8, 4096])
 @pytest.mark.parametrize("kind", [insert, update])
-def test_work_for_an_operation_does_not_grow_with_how_many_wait(
+def test_work_per_operation_does_not_grow_with_the_number_of_waiting_ones(
     kind: Callable[[str, str], Operation], tables: int
 ) -> None:
     def run_a_few(waiting: int) -> int:

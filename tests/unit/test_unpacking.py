@@ -1,4 +1,4 @@
-"""Bodies that come packed: unpacked in bounded pieces, and refused where they are not whole."""
+"""Tests of compressed bodies: unpacked in bounded pieces, and refused if they are incomplete."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PACKED = [
 
 @pytest.mark.parametrize(("encoding", "data", "wanted"), PACKED)
 @pytest.mark.parametrize("step", [97, 4096, 1 << 30])
-def test_whole_body_is_unpacked_however_it_comes(
+def test_whole_body_is_unpacked_from_any_pieces(
     encoding: str, data: bytes, wanted: bytes, step: int
 ) -> None:
     assert unpacked(encoding, data, step) == wanted
@@ -60,7 +60,7 @@ def test_body_that_is_cut_off_is_refused(
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_body_that_is_none_of_its_encoding_is_refused(encoding: str) -> None:
+def test_body_in_another_encoding_is_refused(encoding: str) -> None:
     with pytest.raises(RequestError, match="cannot be read"):
         unpacked(encoding, b"(no such thing)", 4)
     assert unpacked(encoding, b"", 1) == b""

@@ -1,4 +1,4 @@
-"""Users of the configuration: their file, read again by SIGHUP, their tokens, the audit log."""
+"""Tests of configured users: their file, its reloading at SIGHUP, their tokens, the audit log."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def problems(folder: Path, *users: str, more: str = "") -> str:
 # -- the file ------------------------------------------------------------------------------------
 
 
-async def test_users_of_the_file_are_let_in_with_their_rights(tmp_path: Path) -> None:
+async def test_users_of_the_file_are_admitted_with_their_rights(tmp_path: Path) -> None:
     access = Access(load(write(tmp_path, ANN, EVE), {}))
     assert await admitted(access, "token-of-ann") == Admitted("ann", Rights())
     rights = Rights((Role.READER,), ("a.b.*",))
@@ -78,7 +78,7 @@ async def test_users_of_the_file_are_let_in_with_their_rights(tmp_path: Path) ->
     assert await admitted(access, "token-of-bob") == ErrorClass.UNAUTHENTICATED
 
 
-async def test_the_hash_of_a_token_is_no_token(tmp_path: Path) -> None:
+async def test_hash_of_a_token_is_refused_as_a_token(tmp_path: Path) -> None:
     access = Access(load(write(tmp_path, ANN), {}))
     digest = digest_of("token-of-ann")
     for given in (digest, digest.removeprefix("sha256:")):
@@ -100,20 +100,20 @@ async def test_the_hash_of_a_token_is_no_token(tmp_path: Path) -> None:
         ([ANN[:-1] + ", role: reader}"], "did you mean roles?"),
     ],
 )
-def test_file_of_users_that_is_wrong_is_refused(
+def test_wrong_file_of_users_is_refused_with_the_reason(
     tmp_path: Path, users: list[str], told: str
 ) -> None:
     assert told in problems(tmp_path, *users)
 
 
-def test_file_of_users_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_file_of_users_is_named(tmp_path: Path) -> None:
     file = write(tmp_path, ANN)
     (tmp_path / "users.yaml").unlink()
     with pytest.raises(ConfigError, match=r"users_file: .*users\.yaml cannot be read"):
         load(file, {})
 
 
-async def test_empty_file_of_users_opens_no_door(tmp_path: Path) -> None:
+async def test_empty_file_of_users_admits_nobody(tmp_path: Path) -> None:
     config = load(write(tmp_path), {})
     assert config.authenticates
     assert await admitted(Access(config), "x") == ErrorClass.UNAUTHENTICATED
@@ -132,7 +132,7 @@ async def test_removed_user_is_refused_at_the_next_request(tmp_path: Path) -> No
     assert isinstance(await admitted(access, "token-of-ann"), Admitted)
 
 
-async def test_wrong_file_keeps_the_users_and_says_so(
+async def test_wrong_file_at_a_reload_keeps_the_users_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = write(tmp_path, ANN)
@@ -145,7 +145,7 @@ async def test_wrong_file_keeps_the_users_and_says_so(
     assert all("the users stay as they were" in each.getMessage() for each in caplog.records)
 
 
-async def test_process_reads_its_users_again_at_sighup(
+async def test_process_reloads_its_users_at_sighup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[tuple[Access, asyncio.Event]] = []
@@ -179,7 +179,7 @@ async def test_process_reads_its_users_again_at_sighup(
             asyncio.get_running_loop().remove_signal_handler(number)
 
 
-def test_reading_again_neither_opens_nor_closes_a_door_to_everybody(
+def test_reload_does_not_change_whether_users_are_required(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = write(tmp_path, ANN)
@@ -190,8 +190,8 @@ def test_reading_again_neither_opens_nor_closes_a_door_to_everybody(
     assert access.users.named("ann") is not None
 
 
-async def test_door_follows_the_users(tmp_path: Path) -> None:
-    """One that is removed while his connection is open."""
+async def test_open_connection_of_a_removed_user_is_refused(tmp_path: Path) -> None:
+    """The user is removed while the connection is open."""
     async with door(tmp_path, users=(User("ann", "token-of-ann"),)) as rig:
         headers = {"Authorization": "Bearer token-of-ann"}
         body = {"statement": "SELECT 1"}
@@ -203,7 +203,7 @@ async def test_door_follows_the_users(tmp_path: Path) -> None:
 # -- haproc token --------------------------------------------------------------------------------
 
 
-async def test_token_of_the_command_opens_the_door(
+async def test_token_of_the_token_command_is_admitted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["token", "ann", "--role", "reader", "--table", "spark_catalog.s.*"]) == 0
@@ -215,7 +215,7 @@ async def test_token_of_the_command_opens_the_door(
     assert await admitted(access, token) == Admitted("ann", rights)
 
 
-def test_token_for_no_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_token_command_refuses_an_invalid_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert tools.token(argparse.Namespace(name="a b", role=None, table=None)) == 2
     assert "must be 1 to 63" in capsys.readouterr().err
 
@@ -224,7 +224,7 @@ def test_token_for_no_name_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 class Jobs:
-    """The token of one job, whose user may have been let in by a provider."""
+    """The token of one job; a provider may have admitted its user."""
 
     def __init__(self, user: str, issued: Rights | None = None) -> None:
         self.by = user, issued
@@ -244,7 +244,7 @@ class Jobs:
         (Jobs("gone"), None),
     ],
 )
-async def test_job_has_the_rights_of_who_submitted_it(
+async def test_job_has_the_rights_of_the_user_that_submitted_it(
     tmp_path: Path, jobs: Jobs, found: Rights | None
 ) -> None:
     users = (User("ann", "token-of-ann", roles=(Role.WRITER,), tables=("a.*",)),)
@@ -263,7 +263,7 @@ async def test_job_has_the_rights_of_who_submitted_it(
 
 @pytest.fixture
 def untouched() -> Iterator[None]:
-    """Take back what a test does to the audit log's logger."""
+    """Undo a test's changes of the audit log's logger."""
     logger = audit.logger
     before = logger.handlers[:], logger.filters[:], logger.propagate, logger.level
     yield
@@ -278,7 +278,7 @@ def refuse(address: str) -> None:
     audit.note_if_refusal(refused(ErrorClass.UNAUTHENTICATED, "no token"))
 
 
-def test_audit_file_has_a_line_of_json_for_each_refusal(tmp_path: Path, untouched: None) -> None:
+def test_audit_file_has_a_line_of_json_per_refusal(tmp_path: Path, untouched: None) -> None:
     file = tmp_path / "audit.log"
     set_up_audit(file)
     refuse("10.0.0.1")
@@ -297,7 +297,7 @@ def test_audit_file_has_a_line_of_json_for_each_refusal(tmp_path: Path, untouche
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_audit_log_bounds_refusals_and_counts_what_it_left_out(
+def test_audit_log_limits_refusals_and_counts_those_that_it_left_out(
     tmp_path: Path, untouched: None
 ) -> None:
     file, at = tmp_path / "audit.log", [1000.0]
@@ -322,7 +322,7 @@ def test_audit_log_bounds_refusals_and_counts_what_it_left_out(
 
 
 def made_at(at: list[float]) -> Any:
-    """Return a factory of records of this moment."""
+    """Return a factory of log records of this moment."""
     original = logging.LogRecord
 
     def make(*given: Any, **more: Any) -> logging.LogRecord:
@@ -333,7 +333,7 @@ def made_at(at: list[float]) -> Any:
     return make
 
 
-def test_many_addresses_are_bounded_together() -> None:
+def test_refusals_of_many_addresses_are_limited_together() -> None:
     bounded = Bounded()
     passed = 0
     for number in range(10_000):
@@ -344,7 +344,7 @@ def test_many_addresses_are_bounded_together() -> None:
     assert passed == audit.ALL_LINES_MAX
 
 
-async def test_operators_command_is_in_the_audit_log_and_no_question(
+async def test_audit_log_contains_an_operators_commands_and_not_the_queries(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "haproc.audit")

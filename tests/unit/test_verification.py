@@ -1,4 +1,4 @@
-"""Which clusters hold the same, judged from their checksums.
+"""Tests of the comparison of checksums: which clusters hold the same tables.
 
 Docs: docs/proofs/exactly-once.md, "Divergence and verification".
 """
@@ -27,7 +27,7 @@ WORDS["-"] = Finding.UNAVAILABLE
 
 
 def records(told: Mapping[str, str]) -> dict[str, Checksums]:
-    """Make records of one table's checksums: ``1!`` of a marked cluster, ``E`` for an error."""
+    """Return records of one table's checksums: ``1!`` of a marked cluster, ``E`` for an error."""
     return {
         name: Checksums(
             9,
@@ -83,12 +83,14 @@ def records(told: Mapping[str, str]) -> dict[str, Checksums]:
         ({"a": "1"}, "a", "?--"),
     ],
 )
-def test_compare_one_table_finds(told: dict[str, str], trusted: str, found: str) -> None:
+def test_compare_of_one_table_gives_the_finding_of_each_cluster(
+    told: dict[str, str], trusted: str, found: str
+) -> None:
     findings = compare(records(told), "abc", trusted)
     assert [findings.clusters[name] for name in "abc"] == [WORDS[letter] for letter in found]
 
 
-def test_compare_tables_are_judged_one_by_one() -> None:
+def test_compare_judges_each_table_separately() -> None:
     told = {
         "a": Checksums(9, "a", 0, {"s": "1", "t": "1"}),
         "b": Checksums(9, "b", 0, {"s": "2", "t": "1"}),
@@ -113,7 +115,7 @@ def test_findings_are_counted_by_table_for_each_cluster() -> None:
     assert compare(told, "abcd").counted("d") == {**nothing, "unavailable": 3}
 
 
-def test_compare_tie_is_named() -> None:
+def test_compare_reports_a_tie_and_its_differing_checksums() -> None:
     tie = compare(records({"a": "3:00ff:12ab", "b": "2:00aa:12ab"}), "abc")
     assert tie.tied == ("t",)
     assert tie.differing == {
@@ -127,7 +129,7 @@ def test_compare_tie_is_named() -> None:
     assert decided.differing == {"t": {"a": "definition 1", "b": "absent"}}
 
 
-def test_compare_word_that_comes_later_never_turns_a_majority() -> None:
+def test_compare_decides_only_by_a_majority_that_later_checksums_cannot_change() -> None:
     # Two of five are the most so far; both that are missing may say the same as the third.
     told = {"a": "1", "b": "1", "c": "2"}
     assert set(compare(records(told), "abcde").clusters.values()) == {
@@ -137,7 +139,7 @@ def test_compare_word_that_comes_later_never_turns_a_majority() -> None:
     assert compare(records({**told, "d": "1"}), "abcde").clusters["c"] is Finding.DIFFERENT
 
 
-def test_compare_only_cluster_of_a_ring_is_equal() -> None:
+def test_compare_of_a_ring_of_one_cluster_is_equal() -> None:
     assert compare(records({"a": "1!"}), "a").clusters == {"a": Finding.EQUAL}
 
 
@@ -150,7 +152,7 @@ sums = st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["1", "2", "1!",
 
 
 @given(sums, st.sampled_from(["", *"abcd"]))
-def test_compare_never_finds_all_different_and_equal_ones_are_found_alike(
+def test_compare_never_finds_all_different_and_judges_equal_checksums_alike(
     told: dict[str, str], trusted: str
 ) -> None:
     made = records(told)
@@ -169,7 +171,7 @@ def test_compare_never_finds_all_different_and_equal_ones_are_found_alike(
 
 
 class Reading:
-    """What a verifier needs of its cluster, whose tables take as long to read as a test wants."""
+    """The parts of a cluster that a verifier needs; its tables are read when the test allows."""
 
     def __init__(self) -> None:
         self.reading: list[str] = []
@@ -208,7 +210,7 @@ class Reading:
         return "1"
 
 
-async def test_tables_are_read_for_the_newest_marker_alone() -> None:
+async def test_tables_are_read_to_the_end_only_for_the_newest_marker() -> None:
     cluster = Reading()
     core, store = cluster.core(), MemoryKeyValueStore()
     verifier = Verifier(core, ForeignWatch(core, store, OnForeignWrite.IGNORE))

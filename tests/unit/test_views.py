@@ -1,4 +1,4 @@
-"""What a write means in a session that holds temporary views."""
+"""Tests of writes in a session that holds temporary views."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def changes(sql: str) -> bool:
         "ALTER TABLE v RENAME TO w",
     ],
 )
-def test_drop_or_alter_of_a_name_that_a_temporary_view_hides_changes_the_session(sql: str) -> None:
+def test_drop_or_alter_of_a_name_hidden_by_a_temporary_view_changes_the_session(sql: str) -> None:
     assert changes(sql)
 
 
@@ -64,7 +64,7 @@ def test_name_with_signs_is_compared_as_a_whole(
         "DELETE FROM default.v",
     ],
 )
-def test_other_names_and_what_is_read_are_writes_as_ever(sql: str) -> None:
+def test_statement_with_another_target_does_not_change_the_session(sql: str) -> None:
     assert not changes(sql)
 
 
@@ -80,7 +80,7 @@ def test_other_names_and_what_is_read_are_writes_as_ever(sql: str) -> None:
         "COMMENT ON TABLE v IS 'x'",
     ],
 )
-def test_write_that_would_mean_something_else_elsewhere_is_refused(sql: str) -> None:
+def test_write_to_a_name_hidden_by_a_temporary_view_is_refused(sql: str) -> None:
     with pytest.raises(RefusedError, match="schema in front") as caught:
         changes(sql)
     assert caught.value.error_class == "HAPROC_TEMPORARY_VIEW"

@@ -1,4 +1,4 @@
-"""Requests that come while all places are taken: who is next, and how long anybody waits."""
+"""Tests of the wait queue: the order of requests, and the limit of their waiting time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.door_rig import ARROW, STATEMENTS, Rig, door, until
 USERS = (User("ann", "ann-token"), User("bob", "bob-token"))
 
 
-async def test_place_goes_to_the_user_with_fewest_in_the_order_of_coming() -> None:
+async def test_permit_goes_to_the_user_with_the_fewest_in_order_of_arrival() -> None:
     places = Shares(3)
     line = WaitQueue(places)
     places.count("ann", 3)
@@ -33,7 +33,7 @@ async def test_place_goes_to_the_user_with_fewest_in_the_order_of_coming() -> No
     assert served == [[2], [2, 3], [0, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3, 4]]
 
 
-async def test_users_of_as_few_places_take_turns_however_many_of_each_wait() -> None:
+async def test_users_with_equally_few_permits_take_turns() -> None:
     places = Shares(2)
     line = WaitQueue(places)
     holders = ["ann", "bob"]
@@ -51,7 +51,9 @@ async def test_users_of_as_few_places_take_turns_however_many_of_each_wait() -> 
 
 
 @given(st.lists(st.tuples(st.sampled_from(["join", "leave", "step out"]), st.sampled_from("abc"))))
-def test_no_place_stays_free_while_somebody_may_have_it(steps: list[tuple[str, str]]) -> None:
+def test_permit_never_stays_free_while_a_waiting_user_may_have_it(
+    steps: list[tuple[str, str]],
+) -> None:
     async def run() -> None:
         places = Shares(4, 3)
         line = WaitQueue(places)
@@ -84,7 +86,7 @@ async def _ask(rig: Rig, user: str, statement: str = "SELECT 1", **headers: str)
         return response.status
 
 
-async def test_requests_beyond_the_places_wait_and_are_all_answered(tmp_path: Path) -> None:
+async def test_requests_beyond_the_permits_wait_and_are_all_answered(tmp_path: Path) -> None:
     async with door(tmp_path, users=USERS, limits=Limits(statements_max=2)) as rig:
         hold = asyncio.Event()
         rig.service.table["SLOW"] = Canned(rig.service.table["SELECT 1"].chunks, hold=hold)
@@ -102,7 +104,7 @@ async def test_requests_beyond_the_places_wait_and_are_all_answered(tmp_path: Pa
         await until(lambda: gate.inside == gate._wait_queue.length == gate._bytes.taken == 0)
 
 
-async def test_request_for_which_no_place_becomes_free_is_answered_429(tmp_path: Path) -> None:
+async def test_request_that_gets_no_permit_in_time_is_answered_429(tmp_path: Path) -> None:
     limits = Limits(statements_max=1, statement_queue_s=0.05)
     async with door(tmp_path, limits=limits) as rig:
         async with rig.app[REGISTRY].request_admission.permit("x"):
@@ -113,7 +115,7 @@ async def test_request_for_which_no_place_becomes_free_is_answered_429(tmp_path:
         await rig.post(statement="SELECT 1")
 
 
-async def test_line_is_as_long_as_there_is_room_for_its_bytes(tmp_path: Path) -> None:
+async def test_wait_queue_is_limited_by_the_bytes_of_its_requests(tmp_path: Path) -> None:
     limits = Limits(statements_max=1, requests_bytes_max=4 * WAITING_BYTES)
     async with door(tmp_path, limits=limits) as rig:
         gate = rig.app[REGISTRY].request_admission
@@ -125,7 +127,7 @@ async def test_line_is_as_long_as_there_is_room_for_its_bytes(tmp_path: Path) ->
         await until(lambda: gate._bytes.taken == 0)
 
 
-async def test_query_whose_client_goes_away_steps_out_of_the_line(tmp_path: Path) -> None:
+async def test_query_whose_client_disconnects_leaves_the_wait_queue(tmp_path: Path) -> None:
     async with door(tmp_path, limits=Limits(statements_max=1)) as rig:
         gate = rig.app[REGISTRY].request_admission
         async with gate.permit("x"):

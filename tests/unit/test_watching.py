@@ -1,4 +1,4 @@
-"""What the status page is told: changes at once, why peers do not serve, and to whom what."""
+"""Tests of the status page's data: changes sent at once, reasons, and the rights of viewers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RULES = Membership(heartbeat_interval_s=0.05, window_s=1.0, check_interval_s=0.0
 
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[dict[str, Here]]:
-    """Two presences that hear each other, of a ring of two."""
+    """Two presences that receive each other, of a ring of two clusters."""
     config = ring_config(tmp_path, None, RULES)
     config = dataclasses.replace(config, clusters=config.clusters[:2])
     async with presences(config, "ab") as made:
@@ -39,7 +39,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[dict[str, Here]]:
 
 
 class Peers:
-    """Peers that say why they do not serve, or do not answer."""
+    """Peers that report why they do not serve, or do not answer."""
 
     answers = True
     asked = 0
@@ -63,7 +63,9 @@ def watching(here: Here, peers: Peers, outcomes: Outcomes | None = None) -> Watc
     return Watching(here.config, here.presence, status, given, peers.status)
 
 
-async def test_change_of_a_peers_state_is_noted_and_told_at_once(pair: dict[str, Here]) -> None:
+async def test_change_of_a_peers_state_is_recorded_and_reported_at_once(
+    pair: dict[str, Here],
+) -> None:
     presence, told = pair["a"].presence, asyncio.Event()
     presence.on_change = told.set
     pair["b"].own = lambda: dataclasses.replace(OWN, state=State.DOWN)  # type: ignore[method-assign]
@@ -77,7 +79,7 @@ async def test_change_of_a_peers_state_is_noted_and_told_at_once(pair: dict[str,
     assert presence.history.changes[-1]["after"] == ""
 
 
-async def test_own_change_is_told_though_the_state_is_another_one_only_later(
+async def test_own_change_is_reported_even_if_the_state_follows_later(
     pair: dict[str, Here],
 ) -> None:
     here, told = pair["a"], asyncio.Event()
@@ -97,7 +99,9 @@ async def test_history_has_a_sample_of_every_clusters_lag(pair: dict[str, Here])
     assert samples[-1]["lag"] == {"a": 0, "b": 0}
 
 
-async def test_peer_is_asked_why_it_does_not_serve_and_only_then(pair: dict[str, Here]) -> None:
+async def test_peer_is_asked_for_its_reason_only_if_it_does_not_serve(
+    pair: dict[str, Here],
+) -> None:
     here, peers = pair["a"], Peers()
     seen = watching(here, peers)
     public, more = await seen.snapshot()
@@ -111,7 +115,7 @@ async def test_peer_is_asked_why_it_does_not_serve_and_only_then(pair: dict[str,
         assert clusters[1].get("reason") == reason
 
 
-async def test_snapshot_keeps_tables_users_errors_and_queue_for_operators(
+async def test_snapshot_shows_tables_users_errors_and_queue_only_to_operators(
     pair: dict[str, Here],
 ) -> None:
     outcomes = Outcomes(100, lambda: 5_000)
@@ -134,7 +138,7 @@ async def test_snapshot_keeps_tables_users_errors_and_queue_for_operators(
 
 
 @pytest.mark.parametrize("configured", [False, True])
-async def test_clients_have_the_page_where_it_is_configured(
+async def test_page_is_served_to_clients_only_if_configured(
     pair: dict[str, Here], configured: bool
 ) -> None:
     here = pair["a"]
@@ -145,7 +149,7 @@ async def test_clients_have_the_page_where_it_is_configured(
         assert (PAGE in {each.canonical for each in app.router.resources()}) is shown
 
 
-def test_newest_operations_come_first_and_each_once() -> None:
+def test_newest_operations_are_listed_first_and_once_each() -> None:
     outcomes = Outcomes(100)
     for offset, operation in enumerate(
         (update("x", "t"), arrow("y", "t"), computed("z", "s", "t"))

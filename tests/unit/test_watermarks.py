@@ -1,4 +1,4 @@
-"""How far a member counts as behind."""
+"""Tests of a member's lag."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from haproc.replicate.records.progress import Progress
 from tests.unit.operations import ddl, insert
 
 
-async def test_lag_is_what_waits_however_far_back_the_cursor_stands() -> None:
+async def test_lag_counts_waiting_records_independent_of_the_cursor() -> None:
     schedule = Schedule("a", Progress(), 0, BatchLimits())
     marks = Watermarks(schedule, News())
     long = replace(ddl("made", "a"), kind=Kind.CREATE_TABLE_AS, named=True)

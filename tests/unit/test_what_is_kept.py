@@ -1,4 +1,4 @@
-"""What a statement is takes memory for as long as it waits or runs, and no longer."""
+"""Tests that a statement takes memory only while it waits or runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = Limits(look_ahead_bytes_max=4 * SIZE, batch_bytes_max=2 * SIZE)
 
 
 def large(number: int) -> Iterator[Operation]:
-    """Operations of each form, of a mebibyte each."""
+    """Yield operations of each form, of one mebibyte each."""
     text = str(number) * (SIZE // len(str(number)))
     plain = insert(f"insert {number}", "t")
     assert isinstance(plain.write, SqlText) and plain.insert is not None
@@ -36,7 +36,7 @@ def large(number: int) -> Iterator[Operation]:
     yield replace(update(f"rows {number}", "v"), kind=Kind.ROWS, write=rows)
 
 
-def test_drained_statements_leave_no_more_than_facts() -> None:
+def test_applied_statements_leave_only_their_facts_in_memory() -> None:
     operations = (op for number in range(100, 100 + EACH) for op in large(number))
 
     async def drained() -> None:

@@ -1,5 +1,7 @@
-"""What `make wheel` builds works without the checkout, in an environment that has nothing else of
-it."""
+"""Tests that the wheel of `make wheel` works without the checkout.
+
+It is installed into an environment that has nothing else of this repository.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def tracked(*folders: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build it from a copy of the files that a fresh clone has, with one that must not be in it."""
+    """Build it from a copy of a fresh clone's files, with one file that must not get into it."""
     copy = tmp_path_factory.mktemp("clone")
     for file in tracked(*PACKAGES, "Makefile", "pyproject.toml", "README.md", "LICENSE"):
         (copy / file).parent.mkdir(parents=True, exist_ok=True)
@@ -64,13 +66,13 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_wheel_has_the_files_of_the_packages_and_the_plugin(wheel: Path) -> None:
+def test_wheel_contains_the_files_of_the_packages_and_the_plugin(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == {*tracked(*PACKAGES), "haproc/spark/haproc-spark.jar"}
 
 
-def test_commands_run_from_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
+def test_commands_run_from_the_wheel_only(installed: Path, tmp_path: Path) -> None:
     python, haproc = installed / "bin/python", installed / "bin/haproc"
     where = run(python, "-c", "import haproc; print(haproc.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(installed)

@@ -1,4 +1,4 @@
-"""Messages that nest deeply are parsed as they would be if nothing bounded their depth."""
+"""Tests of the parsing of deeply nested messages: as if nothing limited their depth."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_deep_message_is_parsed_as_it_was_made(steps: list[tuple[str, int]]) -> 
     assert found == made and found.SerializeToString(deterministic=True) == data
 
 
-def test_message_beyond_its_bound_is_refused() -> None:
+def test_message_beyond_the_depth_limit_is_refused() -> None:
     deepest = built([("limit", 1)] * (DEPTH_MAX // 2 - 1)).SerializeToString()
     assert parsed(Relation, deepest).SerializeToString() == deepest
     with pytest.raises(TooDeepError):
@@ -98,8 +98,8 @@ def test_deep_message_that_is_cut_off_is_refused(ends: int) -> None:
         parsed(Relation, data[:ends])
 
 
-def test_deep_message_that_stands_there_twice_is_refused() -> None:
-    """Upb would take the sum of both, of fields that exclude each other the last."""
+def test_deep_message_that_occurs_twice_in_a_field_is_refused() -> None:
+    """Upb would merge both; of fields that exclude each other it would take the last one."""
     deep = built([("limit", 1)] * 80).SerializeToString()
     limit, filtered = field(8, field(1, deep)), field(4, field(1, deep))
     assert parsed(Relation, limit) and parsed(Relation, filtered)
@@ -109,7 +109,7 @@ def test_deep_message_that_stands_there_twice_is_refused() -> None:
     assert parsed(Relation, limit + b"\xfa\x7f\x01x").ByteSize() == len(limit) + 4
 
 
-def test_deep_values_of_maps_are_parsed_each_under_its_key() -> None:
+def test_deep_values_of_maps_are_parsed_under_their_keys() -> None:
     made = built([("limit", 1)] * 20)
     for _ in range(4):
         outer = Relation()
@@ -120,7 +120,7 @@ def test_deep_values_of_maps_are_parsed_each_under_its_key() -> None:
     assert parsed(Relation, made.SerializeToString()) == made
 
 
-def test_deep_values_under_one_key_are_refused() -> None:
+def test_deep_values_under_the_same_key_are_refused() -> None:
     """Of several entries the last one would count."""
     entries = [
         field(4, field(1, b"x") + field(2, expression(depth, 0).SerializeToString()))
@@ -131,8 +131,8 @@ def test_deep_values_under_one_key_are_refused() -> None:
         parsed(Relation, field(10, b"".join(entries)))
 
 
-def test_other_threads_keep_their_bound() -> None:
-    """Nothing is lifted for the process: what is parsed by upb alone is bounded still."""
+def test_messages_parsed_by_upb_alone_keep_their_depth_limit() -> None:
+    """No limit is lifted for the process."""
     deep = built([("limit", 1)] * 80)
     assert parsed(Relation, deep.SerializeToString()) == deep
     with pytest.raises(Exception, match="MaxDepth"):

@@ -1,4 +1,4 @@
-"""Writes whose time is over before an operation was made of them, and after."""
+"""Tests of writes that time out before and after their operation is made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNDECIDED = SimpleNamespace(write_concern=None)
 
 
 def service(at: str) -> RingService:
-    """Return one whose writes stay where they are said to be."""
+    """Return a service whose writes stop at this stage."""
     ring = object.__new__(RingService)
 
     async def operation(*_: Any) -> Any:
@@ -67,7 +67,7 @@ def service(at: str) -> RingService:
         ("it is in the log", 0.0, WriteOutcome.UNKNOWN),
     ],
 )
-async def test_write_whose_time_is_over_is_unknown_only_if_the_log_may_have_it(
+async def test_write_that_times_out_has_an_unknown_outcome_only_if_the_log_may_have_it(
     at: str, age_s: float, outcome: WriteOutcome
 ) -> None:
     request = Request("r", SentSql("UPDATE t SET a = 1"), "", "u", timeout_s=0.05, age_s=age_s)

@@ -1,4 +1,4 @@
-"""Writes that are in the log and wait for their outcome: they keep nobody else from beginning."""
+"""Tests of writes that are in the log and wait for their outcome: they block no other request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WRITES = 5
 
 
 def sent(ring: Pair) -> list[asyncio.Future[dict[str, Any]]]:
-    """Send some, which a's cluster does not apply yet."""
+    """Send some writes, which a's cluster does not apply yet."""
     ring.a.spark.go.clear()
     statements = [f"INSERT INTO t VALUES ({number})" for number in range(WRITES)]
     return [asyncio.ensure_future(ring.ask(ring.a, sql)) for sql in statements]
@@ -29,7 +29,7 @@ async def idle(haproc: HAProc) -> None:
     await until(lambda: gate.inside == gate._wait_queue.length == gate._at_rest.taken == 0)
 
 
-async def test_writes_in_the_log_take_no_places(tmp_path: Path) -> None:
+async def test_writes_in_the_log_hold_no_permits(tmp_path: Path) -> None:
     async with pair(tmp_path, limits=Limits(statements_max=1)) as ring, asyncio.timeout(WAIT_S):
         waiting = sent(ring)
         await in_the_log(ring.a, WRITES)
@@ -41,7 +41,7 @@ async def test_writes_in_the_log_take_no_places(tmp_path: Path) -> None:
         await idle(ring.a)
 
 
-async def test_writes_that_are_too_many_keep_their_places(tmp_path: Path) -> None:
+async def test_writes_beyond_the_limit_of_waiting_writes_keep_their_permits(tmp_path: Path) -> None:
     limits = Limits(statements_max=2, writes_waiting_max=1)
     async with pair(tmp_path, limits=limits) as ring, asyncio.timeout(WAIT_S):
         waiting = sent(ring)
@@ -54,7 +54,7 @@ async def test_writes_that_are_too_many_keep_their_places(tmp_path: Path) -> Non
         await idle(ring.a)
 
 
-async def test_writes_whose_clients_went_away_are_counted_until_they_end(tmp_path: Path) -> None:
+async def test_writes_whose_clients_disconnected_are_counted_until_they_end(tmp_path: Path) -> None:
     async with pair(tmp_path, limits=Limits(statements_max=1)) as ring, asyncio.timeout(WAIT_S):
         waiting = sent(ring)
         await in_the_log(ring.a, WRITES)

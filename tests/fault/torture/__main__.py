@@ -22,7 +22,7 @@ RENEWALS = {"join": Scheme.MEMBER, "rebuild": Scheme.REBUILD, "repair": Scheme.R
 
 
 def main() -> int:
-    """Run, print the figures and what was found."""
+    """Run, print the figures and the violations."""
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--kills", type=int, default=100)

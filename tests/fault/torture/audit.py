@@ -1,8 +1,10 @@
-"""Looks at the clusters and the log directly, past the HAProcs.
+"""Reads the clusters and the log directly, without the HAProcs.
 
-While the run goes on: loads a cluster's stored progress from the log, then reads a table from its
-Spark, so that a cursor beyond the data is seen even while the HAProc is dead. In the end: all
-tables of all clusters, and every operation in the log.
+During the run: loads a cluster's stored progress from the log, then reads a table from its Spark,
+so
+that a cursor beyond the data is noticed even while the HAProc is dead. In the end: all tables of
+all
+clusters, and every operation in the log.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class Auditor(Part):
                 await self._pause()
 
     async def _pause(self) -> bool:
-        """Wait a moment; return whether to go on."""
+        """Wait a moment; return whether to continue."""
         pause_s = self._random.uniform(*_PAUSE_S)
         return not await asyncio.to_thread(self._stopped.wait, pause_s)
 
@@ -101,7 +103,7 @@ class Auditor(Part):
 
 @contextlib.asynccontextmanager
 async def opened_log(config: Config) -> AsyncIterator[Log]:
-    """Open the ring's log for a look."""
+    """Open the ring's log for reading."""
     log = await open_log(config.log, kafka=kafka_options(config))
     try:
         yield log
@@ -123,7 +125,7 @@ async def opened_session(config: Config, cluster: str) -> AsyncIterator[Session]
 
 
 async def position_of(log: Log, cluster: str) -> Position | None:
-    """Return a cluster's stored progress; None if it has none yet, or takes another's tables."""
+    """Return a cluster's stored progress; None if it has none yet, or copies another's tables."""
     cursor = await log.load_cursor(cluster)
     if cursor is None:
         return None
@@ -149,7 +151,7 @@ async def read_rows(session: Session, sql: str, timeout_s: float) -> list[tuple[
 
 
 async def finish(config: Config, tables: Sequence[str] | None, history: History) -> None:
-    """Write down the whole log, and (with ``tables``) what every cluster holds."""
+    """Write the whole log into the history, and (with ``tables``) the content of every cluster."""
     async with opened_log(config) as log:
         await _write_log(log, config.limits.window_records, history)
         if tables is None:
@@ -178,7 +180,7 @@ async def finish(config: Config, tables: Sequence[str] | None, history: History)
 
 
 async def _write_log(log: Log, window_records: int, history: History) -> None:
-    """Write down which operations the log has, but for those that every cluster passes over."""
+    """Write the log's operations into the history, except those that every cluster passes over."""
     entries: list[tuple[int, str]] = []
     definitions, at = Definitions(window_records), await log.start()
     definitions.begin(at)

@@ -1,11 +1,12 @@
-"""Finds in a history whatever breaks a promise. Values in, values out.
+"""Finds the broken promises in a history. Values in, values out.
 
-The clients' own knowledge is judged first (`tables`): what was acknowledged is there once, what
-surely failed is not, what is unknown is there or not, wholly, and the same everywhere; the order
-of acknowledged writes is kept. Independently of that, the log says what each table must hold
-(`replay`): its operations, one after another, the first of each request id but for the stale ones
-(`haproc.replicate.log_state.definitions`). And nobody ever read what was not possible
-(`sightings`), or older than the level of the read allows (`levels`).
+The clients' own knowledge is checked first (`tables`): an acknowledged write is there once, a
+failed
+one is not, an unknown one is there or not, wholly, and the same everywhere; the order of
+acknowledged writes is kept. Independently, the log determines the content of each table (`replay`):
+its operations, one after another, the first of each request id except the stale ones
+(`haproc.replicate.log_state.definitions`). And no read was impossible (`sightings`), or older than
+its level allows (`levels`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.fault.torture.violations import Violation, Wrong
 
 
 def check(run: Run) -> list[Violation]:
-    """Return all that is wrong, the gravest first."""
+    """Return all violations, the gravest first."""
     tables: dict[str, list[Op]] = defaultdict(list)
     for op in run.ops:
         tables[op.table].append(op)
@@ -56,7 +57,7 @@ def _check_outcomes(ops: Sequence[Op]) -> Iterator[Violation]:
 
 
 def _check_offsets(ops: Sequence[Op]) -> Iterator[Violation]:
-    """Acknowledged writes have places of their own in the log, in the order of real time."""
+    """Acknowledged writes have different offsets in the log, in the order of real time."""
     known = [op for op in ops if op.outcome is Outcome.ACK and op.offset is not None]
     at: dict[int | None, Op] = {}
     for op in known:
@@ -151,7 +152,7 @@ def _check_differences(
 
 
 def _difference(mine: Content | None, theirs: Content | None) -> str:
-    """Say where two contents differ."""
+    """Describe the difference between two contents."""
     if mine is None or theirs is None:
         return "only one has it"
     parts = []
@@ -185,7 +186,7 @@ def _check_position(final: Final, ops: Sequence[Op]) -> Iterator[Violation]:
 
 
 def _check_replay(run: Run, table: str, ops: Sequence[Op], final: Final) -> Iterator[Violation]:
-    """Compare a table with what the log's operations make of it."""
+    """Compare a table with the result of the log's operations."""
     if run.log is None:
         return
     first = _first_offsets(run.log)

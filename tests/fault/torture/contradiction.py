@@ -1,9 +1,9 @@
-"""Why do a key's operations have no order? The fewest of them that have none, for people.
+"""The fewest of a key's operations that have no order, for people to read.
 
-First the shortest prefix without an order: the operation that ends it is the one that *stuck*.
-Then, whatever the key held before: mostly what stuck contradicts one other value, so its own value
-is held against every other one, with all who wrote or saw them. Failing that, what comes before
-some moment at which nothing was under way is left out. Last, whatever the contradiction does not
+First the shortest prefix without an order: the operation that ends it is *stuck*. Then, for any
+earlier content of the key: mostly the stuck operation contradicts one other value, so its own value
+is compared with every other one, with all operations that wrote or saw them. If that finds nothing,
+the operations before some idle moment are left out. Last, those that the contradiction does not
 need.
 """
 
@@ -31,7 +31,7 @@ _LINES_MAX = 40
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """The fewest operations found that have no order; ``stuck`` is the last to end of them."""
+    """The fewest operations found without an order; ``stuck`` is the last of them to end."""
 
     calls: tuple[Call, ...]
     stuck: Call
@@ -52,7 +52,7 @@ class Contradiction:
 
 
 def contradiction(calls: Sequence[Call]) -> Contradiction:
-    """Return why these operations, of which `search` said so, have no order."""
+    """Return the contradiction in these operations, for which `search` found no order."""
     known = _until(calls, _stuck_s(calls))
     end_s = max(call.completed_s for call in known if call.completed_s < math.inf)
     ended = [call for call in known if call.completed_s == end_s]
@@ -71,14 +71,14 @@ def contradiction(calls: Sequence[Call]) -> Contradiction:
 
 
 def _stuck_s(calls: Sequence[Call]) -> float:
-    """Return the time such that what ended by then has no order, and what ended before has one."""
+    """Return the time of the first end up to which the operations have no order."""
     ends = sorted({call.completed_s for call in calls if call.completed_s < math.inf})
     at = bisect_left(ends, True, key=lambda end_s: search(_until(calls, end_s)).possible is False)
     return ends[min(at, len(ends) - 1)]
 
 
 def _until(calls: Sequence[Call], end_s: float) -> list[Call]:
-    """Return the history as it was known at this time, and who wrote later what was seen then."""
+    """Return the history as known at this time, with the later writers of values seen then."""
     ended = [call for call in calls if call.completed_s <= end_s]
     shown_s = first_shown_s(ended)
     pending = [
@@ -92,13 +92,13 @@ def _until(calls: Sequence[Call], end_s: float) -> list[Call]:
 
 
 def _impossible(calls: Sequence[Call], whole: bool) -> bool:
-    """Whether these have no order; unless they are the whole, whatever the key held at first."""
+    """Return whether these have no order; if not the whole, for any first content of the key."""
     initials = {()} if whole else _initials(calls)
     return all(search(calls, held, STEPS_MAX // 100).possible is False for held in initials)
 
 
 def _initials(calls: Sequence[Call]) -> set[Held]:
-    """Return what a key may have held before: what reads show that nobody here wrote."""
+    """Return the possible earlier contents of a key: values in reads that nobody here wrote."""
     wrote = _written(calls)
     shown = {
         tuple(value for value in call.values if value not in wrote)
@@ -113,7 +113,7 @@ def _written(calls: Sequence[Call]) -> set[int]:
 
 
 def _against_another_value(calls: Sequence[Call], stuck: Call) -> list[Call] | None:
-    """Hold what stuck shows against every other write and those that saw it; None: no conflict."""
+    """Compare the stuck value with each other write and its readers; None: no conflict."""
     mine = _around(calls, stuck.values, stuck)
     others = [call for call in calls if call.verb is not None and call not in mine]
     others.sort(key=lambda call: abs(call.invoked_s - stuck.invoked_s))
@@ -130,20 +130,20 @@ def _against_another_value(calls: Sequence[Call], stuck: Call) -> list[Call] | N
 
 
 def _around(calls: Sequence[Call], values: Held, one: Call) -> list[Call]:
-    """Return an operation, and who wrote or saw what it wrote or shows last."""
+    """Return an operation, and the calls that wrote or saw its last values."""
     wanted = set(values[-2:])
     return [call for call in calls if call is one or wanted & set(call.values)]
 
 
 def _deletes(calls: Sequence[Call], there: Sequence[Call], begun_s: float) -> Iterator[Call]:
-    """Yield all that may explain an empty key."""
+    """Yield all deletes that may explain an empty key."""
     for call in calls:
         if call.verb is Verb.DELETE and call.completed_s >= begun_s and call not in there:
             yield call
 
 
 def _from_latest_beginning(calls: list[Call]) -> list[Call] | None:
-    """Leave out the beginning, up to a moment at which nothing was under way; None: all matters."""
+    """Leave out the operations before an idle moment; None if all of them matter."""
     sure = sorted((c for c in calls if c.completed_s < math.inf), key=lambda c: c.invoked_s)
     unknown = [call for call in calls if call.completed_s == math.inf]
     beginnings, busy_s = list[int](), -math.inf
@@ -158,7 +158,7 @@ def _from_latest_beginning(calls: list[Call]) -> list[Call] | None:
 
 
 def _thinned(calls: list[Call], whole: bool, stuck: Call) -> list[Call]:
-    """Leave out, one by one, what the contradiction does not need: reads, then writes unseen."""
+    """Leave out, one by one, operations that are not needed: reads, then unseen writes."""
     for call in sorted(calls, key=lambda call: (call.verb is not None, call.invoked_s)):
         without = [other for other in calls if other is not call]
         if call is not stuck and not _explains(call, without) and _impossible(without, whole):
@@ -167,7 +167,7 @@ def _thinned(calls: list[Call], whole: bool, stuck: Call) -> list[Call]:
 
 
 def _explains(call: Call, others: Sequence[Call]) -> bool:
-    """Whether without it what others show would need another explanation."""
+    """Return whether the others' reads would need another explanation without this operation."""
     verbs = {other.verb for other in others}
     if call.verb is Verb.DELETE:
         return any(other.verb is None and not other.values for other in others)
@@ -178,7 +178,7 @@ def _explains(call: Call, others: Sequence[Call]) -> bool:
 
 
 def _writers(calls: Sequence[Call], window: Sequence[Call]) -> list[Call]:
-    """Return who wrote what the window's reads show last, as far as it lacks them."""
+    """Return the missing writers of the values that the window's reads show last."""
     shown = {value for call in window if call.verb is None for value in call.values[-2:]}
     wanted = shown - _written(window)
     return [call for call in calls if call.verb is not None and wanted & set(call.values)]

@@ -42,7 +42,7 @@ def _is_kill(event: Mapping[str, Any]) -> bool:
 
 
 def _kills(nemesis: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return kills by target, and in each by what they were part of."""
+    """Return kills by target, and for each target by scheme."""
     found: dict[str, Counter[str]] = {}
     for event in filter(_is_kill, nemesis):
         what = event["scheme"]
@@ -55,7 +55,7 @@ def _kills(nemesis: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def _renewals(events: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return how joins, rebuilds and repairs ended."""
+    """Return the results of joins, rebuilds and repairs."""
     found: dict[str, Counter[str]] = {}
     for event in events:
         if event["type"] == "renewal" and "end" in event:
@@ -81,7 +81,7 @@ def _reads(run: Run) -> dict[str, int]:
 
 
 def _levels(run: Run) -> dict[str, dict[str, float]]:
-    """Return by read level (and bound) how many reads there were, how long, and how old at most."""
+    """Return by read level (and bound) the number of reads, their times, and their greatest age."""
     behind = {id(judged.read): judged.behind for judged in judged_reads(run)}
     found: dict[str, list[Read]] = {}
     for read in run.reads:
@@ -112,13 +112,13 @@ def _level(level: str, lag_max: int) -> str:
 
 
 def _failovers(run: Run) -> dict[str, int]:
-    """Return how many answers came from another HAProc than the client had meant to ask."""
+    """Return the number of answers from another HAProc than the client had meant to ask."""
     writes = sum(op.failed_over for op in run.ops)
     return {"writes": writes, "reads": sum(read.failed_over for read in run.reads)}
 
 
 def _programs(run: Run) -> dict[str, dict[str, Any]]:
-    """Return of each PySpark program how its session fared, and on how many others it went on."""
+    """Return for each PySpark program the state of its session, and the number of its moves."""
     found: dict[str, dict[str, Any]] = {}
     names = dict.fromkeys(e["process"] for e in run.events if e["type"] == "session")
     for name in names:
@@ -137,7 +137,7 @@ def _programs(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def _longest(run: Run) -> dict[str, float]:
-    """Return how long clients waited: for what was acknowledged, and in vain."""
+    """Return the longest waits of clients, for acknowledged requests and for others."""
     acknowledged = sorted(op.took_s for op in run.ops if op.outcome is Outcome.ACK)
     others = [op.took_s for op in run.ops if op.outcome is not Outcome.ACK]
     reads = sorted(r.completed_s - r.invoked_s for r in run.reads if r.position is None)
@@ -165,7 +165,7 @@ def _end_of_faults(run: Run) -> float:
 
 
 def _without_any(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return how long no HAProc said READY, in all and at the longest, as the watch saw it."""
+    """Return the time without any READY HAProc, in total and at the longest."""
     ready: set[str] = set()
     gaps: list[float] = []
     since: float | None = None

@@ -1,10 +1,10 @@
-"""What happened, as lines of JSON: written while it happens, and read back for the checker.
+"""The events of a run as lines of JSON: written while it runs, and loaded for the checker.
 
 Several processes of one machine write into one file: each line is one write at its end.
 
 Every line has a ``type`` and the times ``t`` (seconds since the run began, monotonic) and ``wall``.
-An operation has two lines, ``invoke`` and ``complete``; where the second is missing, because the
-run itself died, its outcome is unknown.
+An operation has two lines, ``invoke`` and ``complete``; if the second is missing, because the run
+itself died, the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Verb(StrEnum):
     INSERT = "insert"
     """Rows with new ids, all or none; in a register: one more row for the key."""
     PUT = "put"
-    """A register's value, whether it has one or not."""
+    """Set a register's value, whether it has one or not."""
     UPDATE = "update"
-    """A register's value, if it has one."""
+    """Set a register's value, if it has one."""
     DELETE = "delete"
     APPEND = "append"
     """One more element at the end of a key's list."""
@@ -56,7 +56,7 @@ class Outcome(StrEnum):
 
 
 class Level(StrEnum):
-    """How fresh a read had to be."""
+    """The required freshness of a read."""
 
     ANY = "any"
     BOUNDED = "bounded"
@@ -67,7 +67,7 @@ class Level(StrEnum):
 Content: TypeAlias = Mapping[str, tuple[int, ...]]
 """A table by key: a list's elements in order, a register's rows, a set's ids under ``""``."""
 COLUMNS = "columns"
-"""The key under which a table that has its own DDL holds the numbers of its added columns."""
+"""The key of a table's added columns, by their numbers, in a table with its own DDL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class Op:
     error: str = ""
     took_s: float = math.inf
     asked: str = ""
-    """The cluster whose HAProc the client meant to ask."""
+    """The cluster of the HAProc that the client meant to ask."""
     answered_by: str = ""
-    """The one whose HAProc answered."""
+    """The cluster of the HAProc that answered."""
 
     @property
     def failed_over(self) -> bool:
@@ -121,7 +121,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A table as somebody saw it on one cluster."""
+    """The content of a table as a client saw it on one cluster."""
 
     process: str
     table: str
@@ -133,7 +133,7 @@ class Read:
     """The cluster's progress, loaded before the table was read."""
     level: Level = Level.ANY
     lag_max: int = 0
-    """For `Level.BOUNDED`: how many records may lack."""
+    """For `Level.BOUNDED`: the number of records that may be missing."""
     token: int = 0
     """The number of the log's records that show all that the client had written and seen before."""
     after_offset: int | None = None
@@ -179,7 +179,7 @@ class Run:
 
 
 def pack(values: Sequence[int]) -> str:
-    """Write numbers shortly, in their order: runs that rise by one become ``first-last``."""
+    """Write numbers in short form, in their order: runs that rise by one become ``first-last``."""
     parts: list[str] = []
     start = 0
     for at in range(1, len(values) + 1):
@@ -191,7 +191,7 @@ def pack(values: Sequence[int]) -> str:
 
 
 def unpack(text: str) -> tuple[int, ...]:
-    """Read what `pack` wrote."""
+    """Parse the text of `pack`."""
     values: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -200,7 +200,7 @@ def unpack(text: str) -> tuple[int, ...]:
 
 
 def content_json(content: Content | None) -> dict[str, str] | None:
-    """Return a table's content as it stands in a history."""
+    """Return a table's content in the form of a history."""
     return None if content is None else {key: pack(values) for key, values in content.items()}
 
 
@@ -209,7 +209,7 @@ def _content(packed: Mapping[str, str] | None) -> Content | None:
 
 
 def position_json(position: Position | None) -> dict[str, Any] | None:
-    """Return a cluster's progress as it stands in a history."""
+    """Return a cluster's progress in the form of a history."""
     if position is None:
         return None
     done = pack(sorted(position.done))
@@ -228,7 +228,9 @@ def _position(packed: Mapping[str, Any] | None) -> Position | None:
 class History:
     """Appends events to a file; threads share it, and so do processes.
 
-    ``began`` is when the run began, by the machine's clock: now, unless another process began it.
+    ``began`` is the time at which the run began, by the machine's clock: now, unless another
+    process
+    began it.
     """
 
     def __init__(
@@ -258,7 +260,7 @@ class History:
             return at
 
     def close(self) -> None:
-        """Close the file; what is written later is dropped."""
+        """Close the file; later writes are dropped."""
         with self._lock:
             self._raw.close()
 
@@ -267,7 +269,7 @@ class History:
 
 
 def load(file: Path) -> Run:
-    """Read a history; a last line that was cut off is left out."""
+    """Load a history; a last line that was cut off is left out."""
     lines: list[dict[str, Any]] = []
     with file.open(encoding="utf-8") as text:
         for line in text:
@@ -277,7 +279,7 @@ def load(file: Path) -> Run:
 
 
 def from_lines(lines: Iterable[Mapping[str, Any]]) -> Run:
-    """Return the history that these lines tell."""
+    """Return the history of these lines."""
     ops: dict[str, Op] = {}
     reads: list[Read] = []
     finals: list[Final] = []
@@ -339,7 +341,7 @@ def _completed(op: Op, line: Mapping[str, Any]) -> Op:
 def _that_count(log: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
     """Return the log's operations by their requests' ids.
 
-    One that was rejected and made again, as ``ID~2`` and so on, stands for nothing.
+    One that was rejected and made again, as ``ID~2`` and so on, does not count.
     """
     last: dict[str, int] = {}
     read = []

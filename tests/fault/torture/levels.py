@@ -1,9 +1,10 @@
-"""Was every read as fresh as its level promises? Values in, values out.
+"""Checks that every read was as fresh as its level promises. Values in, values out.
 
-Two ways that share nothing but the history. Clients alone: all linearizable reads and all writes
-of a key have an order that explains them (`linearizability`). With the log: what a read shows says
-how many of the log's records its cluster had applied (`prefixes`), and each level is a least number
-of them. Known of the log's end when a read began is what had been acknowledged and shown by then.
+Two ways that share only the history. By the clients alone: all linearizable reads and all writes of
+a key have an order that explains them (`linearizability`). With the log: a read's content shows how
+many of the log's records its cluster had applied (`prefixes`), and each level requires a least
+number of them. The known end of the log when a read began is that of the records acknowledged and
+shown by then.
 """
 
 from __future__ import annotations
@@ -73,28 +74,28 @@ def _linearizable(run: Run) -> Iterator[Violation]:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A read and what is known of it; all are numbers of records of the log."""
+    """A read and the known facts about it; all numbers are numbers of records of the log."""
 
     read: Read
     oldest: int
     newest: float
-    """It shows at most so many; -1 if no number explains what it shows."""
+    """The greatest number of records that it can show; -1 if no number explains its content."""
     log_end: int
-    """The log had at least so many when the read began …"""
+    """The least number of records in the log when the read began …"""
     log_end_by: str
-    """… because of this."""
+    """… and the reason."""
     own: int
-    """So many stand for what its client wrote and saw before …"""
+    """The number of records that cover its client's earlier writes and reads …"""
     own_by: str
     """… because of this."""
 
     @property
     def behind(self) -> float:
-        """How many records it surely lacks of those that the log had when it began."""
+        """The least number of records that it lacks of those in the log when it began."""
         return max(0, self.log_end - self.newest)
 
     def violations(self) -> Iterator[Violation]:
-        """Say what is wrong with it."""
+        """Yield the violations of the read."""
         read = self.read
         place = f"{read.table} on {read.cluster}, {read}"
         if self.newest < 0:
@@ -126,7 +127,7 @@ class Judged:
 
 
 def judged_reads(run: Run) -> Iterator[Judged]:
-    """Say of every read how many records it shows, and how many it had to show."""
+    """Yield every read with the number of records that it shows, and that it had to show."""
     if run.log is None:
         return
     first: dict[str, int] = {}
@@ -155,7 +156,7 @@ def _shown(log: TableLog, read: Read) -> tuple[int, float]:
 
 
 class _Known:
-    """How many records somebody knew of, and since when."""
+    """The known numbers of records, and the times at which they became known."""
 
     def __init__(self) -> None:
         self._added: list[tuple[float, int, str]] = []
@@ -163,11 +164,11 @@ class _Known:
         self._greatest: list[tuple[int, str]] = []
 
     def add(self, at_s: float, records: int, by: str) -> None:
-        """At this time it became known that there were so many."""
+        """Add that this number became known at this time."""
         self._added.append((at_s, records, by))
 
     def before(self, at_s: float) -> tuple[int, str]:
-        """Return the greatest number that was known before this time, and by what."""
+        """Return the greatest number that was known before this time, and its reason."""
         if len(self._times) < len(self._added):
             self._sum_up()
         place = bisect_left(self._times, at_s)
@@ -183,24 +184,26 @@ class _Known:
 
 
 class _OfClients:
-    """What each client wrote and saw: of which table, on which cluster.
+    """The writes and reads of each client, by cluster and table.
 
-    A cluster has shown of a table what it has shown, but may run what is done to others at the same
-    time in another order than the log's. So what a client knows from one cluster counts there for
-    the same table only, and on all other clusters for every table. Who acknowledged a PySpark
-    program's write is not known: any may have.
+    A cluster's later reads of a table show at least what its earlier ones did, but it may apply
+    concurrent operations on other tables in another order than the log's. So the knowledge of a
+    client
+    from one cluster counts there for the same table only, and on all other clusters for every
+    table. The
+    cluster that acknowledged a PySpark program's write is not known: it may be any.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, dict[tuple[str, str], _Known]] = defaultdict(dict)
 
     def of(self, source: Op | Read) -> _Known:
-        """Return what becomes known by this."""
+        """Return the knowledge that this adds to."""
         known = self._known[source.process]
         return known.setdefault((source.cluster, source.table), _Known())
 
     def before(self, read: Read) -> tuple[int, str]:
-        """Return the greatest number that a read must show, and by what its client knew it."""
+        """Return the greatest number that a read must show, and the reason."""
         counted = [
             known.before(read.invoked_s)
             for (cluster, table), known in self._known[read.process].items()

@@ -1,19 +1,19 @@
-"""Can what clients saw of one key be explained, each operation taking effect at one moment?
+"""Is there an order of one key's operations, each at one moment, that explains every read?
 
-That moment lies between the operation's begin and its end (linearizability: Herlihy and Wing). A
+The moment lies between the operation's begin and its end (linearizability: Herlihy and Wing). A
 history of many keys is linearizable if each key's is, so keys are judged one by one. The search is
 Wing and Gong's with Lowe's memory, as in Porcupine and Knossos: operations are put into an order
-one after another; next may come whatever began before the first end of all that are still left; a
-*configuration* (which operations stand in the order, what the key then holds) is visited once.
+one after another; the next may be any that began before the first end of all remaining ones; a
+*configuration* (the operations in the order, and the key's value after them) is visited once.
 
-No value is written twice. Therefore less is tried than could be, and nothing is lost by it:
+No value is written twice. So some tries can be omitted without missing an order:
 
-- A read of what the key holds comes at once: later would only be harder. What has been overwritten
-  never comes back, so nothing is written while a read of it is left.
-- All values that no read left shows are one value, `UNSEEN`. An UPDATE that changes nothing but
-  such a value comes at once. Of writes with the same effect the one that ends first comes first.
-- What a list shows last says in which order its elements came.
-- A write whose outcome is unknown may take effect at any time after its begin, or never. If a read
+- A read of the key's present value comes at once: later would only be harder. An overwritten value
+  never comes back, so nothing is written while a read of the present one remains.
+- All values that no remaining read shows are one value, `UNSEEN`. An UPDATE that changes only such
+  a value comes at once. Of writes with the same effect the one that ends first comes first.
+- The last read of a list shows the order in which its elements came.
+- A write with an unknown outcome may take effect at any time after its begin, or never. If a read
   shows its value, it did before that read's end, and is a write like others. If none does, only its
   effect on an UPDATE (is there a row?) can matter; where even that can't, it is left out.
 """
@@ -31,8 +31,10 @@ from tests.fault.torture.history import Verb
 from tests.fault.torture.replay import held_after
 
 STEPS_MAX = 2_000_000
-"""Configurations after which a key counts as undecided: some twenty seconds. Chosen; histories of
-real runs take about one for each write."""
+"""Configurations after which a key counts as undecided: some twenty seconds.
+
+Chosen; histories of real runs take about one for each write.
+"""
 
 Held: TypeAlias = tuple[int, ...]
 """The values of a key; the rows of a register in rising order."""
@@ -42,7 +44,7 @@ UNSEEN = -1
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One operation on a key. ``verb``: None for a read, whose ``values`` are what it saw."""
+    """One operation on a key. ``verb``: None for a read, whose ``values`` are those it saw."""
 
     verb: Verb | None
     values: Held
@@ -66,10 +68,13 @@ class Answer:
 
 
 _Kind: TypeAlias = tuple[Verb | None, Held]
-"""What all writes with the same effect have in common."""
+"""The common part of all writes with the same effect."""
 _Configuration: TypeAlias = tuple[int, int, tuple[int, ...], Held]
-"""All operations before the first number stand in the order, and those behind it whose bit is set;
-how many spare writes of each kind do; what the key then holds."""
+"""The operations in the order so far, and the content of the key.
+
+All operations before the first number are in the order, and those behind it whose bit is set; then
+the numbers of spare writes used, by kind; then the content of the key.
+"""
 
 
 def search(calls: Sequence[Call], initial: Held = (), steps_max: int = STEPS_MAX) -> Answer:
@@ -83,7 +88,7 @@ def _after(held: Held, verb: Verb, values: Held) -> Held:
 
 
 class _Search:
-    """The operations of a key, made ready."""
+    """The operations of a key, prepared for the search."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         shown_s = first_shown_s(calls)
@@ -112,7 +117,7 @@ class _Search:
         self._longest = self._longest_read(calls)
 
     def _longest_read(self, calls: Sequence[Call]) -> int | None:
-        """Return which read, while it is left, says what is next; if the key is only added to."""
+        """Return the read that determines the next value while it is left, if append-only."""
         if any(call.verb not in (None, Verb.APPEND) for call in calls):
             return None
         reads = (at for indices in self._reads.values() for at in indices)
@@ -143,7 +148,7 @@ class _Search:
     def _with_what_fits(
         self, configuration: _Configuration
     ) -> tuple[_Configuration, Sequence[int], float]:
-        """Take all that fits; return what else may come next, and the first end of it."""
+        """Take all that fits; return the operations that may follow, and their first end."""
         base, mask, used, held = configuration
         fixed = self._fixed
         while True:
@@ -195,7 +200,7 @@ class _Search:
                 yield base, mask, (*used[:number], count + 1, *used[number + 1 :]), changed
 
     def _writable(self, left: Sequence[int], held: Held, base: int, mask: int) -> Iterator[int]:
-        """Yield the writes that may come next, what ends first before others."""
+        """Yield the writes that may be next, in the order of their ends."""
         wanted: Held | None = None
         if self._longest is not None and not self._stands(self._longest, base, mask):
             shown = self._fixed[self._longest].values
@@ -209,7 +214,7 @@ class _Search:
 
 
 def _fits(call: Call, held: Held, idle: bool) -> bool:
-    """Whether it can come now and change nothing; ``idle``: no read shows what is held."""
+    """Return whether a call can be next and change nothing; ``idle``: no read shows the content."""
     if call.verb is None:
         return call.values == held
     return idle and call.verb is Verb.UPDATE and call.values == (UNSEEN,)

@@ -1,9 +1,10 @@
 """Carries the plan out: kills, freezes and cuts, and starts again what it killed.
 
-A thread of its own that never waits for anything to recover. A process that is gone though the
-nemesis did not kill it "ended by itself", which is a finding. While it is asked to hold, the plan
-waits: a slow machine shall have a ring that serves now and then, too. Between `Nemesis.calm` and
-`stop` there are no more faults, but processes are still looked after.
+A separate thread that never waits for a recovery. A process that is gone although the nemesis did
+not kill it "ended by itself", which is a finding. While it is asked to hold, the plan waits: on a
+slow machine, too, the ring has to serve now and then. Between `Nemesis.calm` and `stop` there are
+no
+more faults, but processes are still started again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ARMED_S = 30.0
 """A HAProc that has not reached its step by then is killed anyhow."""
 _RESTART_S = 1.0
 HOLD_MAX_S = 90.0
-"""Chosen: then it strikes once more, whatever state the ring is in."""
+"""Chosen: then it injects one more fault, in any state of the ring."""
 
 
 def _never() -> bool:
@@ -39,7 +40,7 @@ def _no_renewal(deed: Deed, name: str) -> bool:
 
 
 class Nemesis(Part):
-    """See the module. ``kills`` counts processes that died by it."""
+    """Carries the plan out, see the module. ``kills`` counts processes that it killed."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Nemesis(Part):
         self._hold = hold
         self._renew = renew
         self._held_s = 0.0
-        """How much later than planned everything comes."""
+        """The delay of everything against the plan."""
         self._held_in_a_row_s = 0.0
         self._turned = self._began = history.now()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -70,13 +71,13 @@ class Nemesis(Part):
         self._calm = threading.Event()
 
     def work(self) -> None:
-        """Strike and mend until stopped."""
+        """Inject and end faults until stopped."""
         self._turned = self._began = self._history.now()
         while not self._stopped.wait(_TURN_S):
             self._turn()
 
     def calm(self) -> None:
-        """No more faults from now on."""
+        """Inject no more faults from now on."""
         self._calm.set()
 
     def all_run(self) -> bool:
@@ -209,7 +210,7 @@ class Nemesis(Part):
         self._start_later(victim, now + _RESTART_S)
 
     def _disarm(self, now: float, *, at_once: bool) -> None:
-        """Kill those that do not reach their step."""
+        """Kill the processes that do not reach their step."""
         for victim, (until, fault) in list(self._armed.items()):
             if at_once or now >= until:
                 del self._armed[victim]

@@ -9,7 +9,7 @@ from tests.fault.torture.history import History
 
 
 class Part(threading.Thread, ABC):
-    """One of the things that go on beside each other during a run."""
+    """One of the activities that run side by side during a run."""
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name=name, daemon=True)
@@ -18,7 +18,7 @@ class Part(threading.Thread, ABC):
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Begin nothing new; what is under way goes on to its end."""
+        """Begin nothing new; running work is completed."""
         self._stopped.set()
 
     def run(self) -> None:
@@ -31,4 +31,4 @@ class Part(threading.Thread, ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Return when stopped."""
+        """Work; return when stopped."""

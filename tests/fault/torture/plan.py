@@ -1,8 +1,10 @@
-"""Which fault strikes when: a seed makes an endless list, always the same.
+"""The faults of a run and their times: a seed determines an endless list.
 
-The plan knows nothing of the run. It keeps account of what it has broken itself, with an estimate
-of how long that takes to recover, and mostly leaves one cluster alone; sometimes, on purpose, it
-does not. What is still down when its next fault is due is skipped by the nemesis.
+The plan knows nothing of the run. It records what it has broken itself, with an estimate of the
+time
+that the recovery takes, and mostly spares one cluster; sometimes, on purpose, it does not. A
+process
+that is still down when its next fault is due is skipped by the nemesis.
 """
 
 from __future__ import annotations
@@ -35,9 +37,9 @@ class Deed(StrEnum):
     MEMBER = "member"
     """A guest joins the ring, or leaves it if it is a member."""
     REBUILD = "rebuild"
-    """A cluster's tables are replaced with another one's."""
+    """A cluster's tables are replaced with those of another cluster."""
     REPAIR = "repair"
-    """One table of a cluster is."""
+    """One table of a cluster is replaced."""
 
 
 RENEWALS = frozenset({Deed.MEMBER, Deed.REBUILD, Deed.REPAIR})
@@ -50,11 +52,11 @@ class Mode(StrEnum):
 
     PASS = "pass"
     REFUSE = "refuse"
-    """Nobody listens; what was connected is reset."""
+    """Nobody listens; existing connections are reset."""
     STALL = "stall"
-    """Bytes are held back, and go on when it is over."""
+    """Bytes are held back, and passed on when it is over."""
     DROP = "drop"
-    """Connections are taken and reset."""
+    """Connections are accepted and reset."""
     DELAY = "delay"
 
 
@@ -119,8 +121,10 @@ _MIDST_S = {
     Scheme.REBUILD: ((0.5, 8.0), (2.0, 10.0)),
     Scheme.REPAIR: ((0.2, 3.0), (1.0, 6.0)),
 }
-"""How long after the one before it the next kill comes in the midst of it. Chosen: a Spark that
-joins takes 15 s to start, a table 1 to 3 s to be copied."""
+"""The pauses between the kills during a renewal.
+
+Chosen: a Spark that joins takes 15 s to start, a table 1 to 3 s to be copied.
+"""
 _COPY_STEPS = (f"{Step.COPIED_TABLE}:1", f"{Step.COPIED_TABLE}:2", f"{Step.COPIED}:1")
 _REPAIR_STEPS = (f"{Step.COPIED_TABLE}:1",)
 _BEYOND_HAPROCS = {
@@ -140,7 +144,7 @@ _MODES = (Mode.REFUSE, Mode.STALL, Mode.DROP, Mode.DELAY)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is done, and undone after ``lasts_s``."""
+    """One action, undone after ``lasts_s``."""
 
     at_s: float
     deed: Deed
@@ -149,7 +153,7 @@ class Fault:
     link: str = ""
     mode: Mode = Mode.PASS
     step: str = ""
-    """``STEP:COUNT``, as HAPROC_FAULT takes it."""
+    """``STEP:COUNT``, in the form of HAPROC_FAULT."""
     lasts_s: float = 0.0
 
     def __str__(self) -> str:
@@ -173,7 +177,8 @@ def plan(
     """Return the plan of a seed: faults in the order of their times, without an end.
 
     ``links`` may be cut; ``pace_s`` is the mean time between two faults; only processes of the
-    kinds ``targets`` are struck; ``renewals``: which of these schemes there are, too.
+    kinds
+    ``targets`` are struck; ``renewals``: the schemes of renewals to include.
     """
     weights = dict(_WEIGHTS)
     if brokers:
@@ -192,7 +197,7 @@ def plan(
 
 
 class _Planner:
-    """The plan while it is made."""
+    """The plan while it is generated."""
 
     def __init__(
         self,
@@ -215,7 +220,7 @@ class _Planner:
         self._weights = list(weights.values())
 
     def faults(self) -> Iterator[Fault]:
-        """Go on for ever."""
+        """Yield faults for ever."""
         now = self._random.uniform(0.5, 0.8) * self._pace_s
         while True:
             (scheme,) = self._random.choices(self._schemes, self._weights)
@@ -249,7 +254,7 @@ class _Planner:
         return [] if name is None else self._cluster(scheme, now, name)
 
     def _renewal(self, scheme: Scheme, now: float, asked: Fault, name: str) -> list[Fault]:
-        """Return kills in the midst of it: of the cluster itself, and of one that may be its donor.
+        """Return kills during a renewal: of the cluster itself, and of one that may be its donor.
 
         The last one is of the cluster itself.
         """
@@ -341,6 +346,6 @@ class _Planner:
         return all(self._busy_until.get(part, 0.0) <= now for part in parts)
 
     def _one_to_strike(self, now: float) -> str | None:
-        """Return a cluster that serves and is not the last that does; None: nobody to strike."""
+        """Return a cluster that serves and is not the last one to serve; None if there is none."""
         serving = [name for name in self._clusters if self._serves(name, now)]
         return self._random.choice(serving) if len(serving) > 1 else None

@@ -1,8 +1,9 @@
-"""Which beginnings of the log can a read have shown? Values in, values out.
+"""Finds the prefixes of the log that a read can have shown. Values in, values out.
 
-A cluster applies what is written to a table in the order of the log, one after another, and a read
-sees a table at one moment. So it shows what the log's first so many records make of the table; as
-no value is written twice, it mostly shows precisely which number that may be.
+A cluster applies the writes to a table in the order of the log, one after another, and a read sees
+a
+table at one moment. So it shows the table after some number of the log's records; as no value is
+written twice, that number is mostly known precisely.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from tests.fault.torture.history import Content, Op, Read, Verb
 from tests.fault.torture.replay import TableKind, held_after, kind_of
 
 Span: TypeAlias = tuple[int, float]
-"""So many records, or so many, and all in between."""
+"""A first and a last number of records, and all in between."""
 _EVERYTHING: Sequence[Span] = ((0, math.inf),)
 
 
 class TableLog:
-    """All that was done to a table, in the order of the log."""
+    """All operations on a table, in the order of the log."""
 
     def __init__(self, ops: Sequence[Op], first_offsets: Mapping[str, int]) -> None:
         """``first_offsets``: by request id, of everything in the log."""
@@ -37,7 +38,7 @@ class TableLog:
         }
 
     def shown_by(self, read: Read) -> Sequence[Span]:
-        """Return how many records it may show, in rising order; nothing if no number fits."""
+        """Return the numbers of records that it may show, in rising order; empty if none fits."""
         found = _EVERYTHING
         for key in self._keys.keys() | read.content.keys():
             held = held_by(self.kind, read.content, key)
@@ -54,7 +55,7 @@ class _KeyLog:
     def __init__(self, kind: TableKind, writes: Sequence[tuple[int, Op]]) -> None:
         self._offsets = [offset for offset, _ in writes]
         self._begun_s = [-math.inf]
-        """The time before which so many of the writes had not all been asked for."""
+        """The time before which that many of the writes had not all been sent."""
         self._after: dict[tuple[int, ...], list[int]] = defaultdict(list)
         held: tuple[int, ...] = ()
         self._after[held].append(0)
@@ -65,7 +66,7 @@ class _KeyLog:
             self._begun_s.append(max(self._begun_s[-1], op.invoked_s))
 
     def showing(self, held: tuple[int, ...], completed_s: float) -> list[Span]:
-        """Return after how many of the log's records the key held this."""
+        """Return the numbers of the log's records after which the key had this content."""
         begun = bisect_right(self._begun_s, completed_s)
         return [self._span(count) for count in self._after.get(held, ()) if count < begun]
 
@@ -75,7 +76,7 @@ class _KeyLog:
 
 
 def held_by(kind: TableKind, content: Content, key: str) -> tuple[int, ...]:
-    """Return what a key holds; a register's rows in rising order."""
+    """Return the content of a key; a register's rows in rising order."""
     held = content.get(key, ())
     return tuple(sorted(held)) if kind is TableKind.REGISTER else held
 

@@ -1,7 +1,7 @@
-"""PySpark programs among the clients: each a process of its own, as in life.
+"""PySpark programs among the clients: each is a separate process, as in practice.
 
-Here is what starts and ends one; `pyspark_program` is what runs in it. A program is told all it
-needs in one line of JSON, writes into the run's history itself, and ends once its input does.
+This module starts and ends them; `pyspark_program` runs in them. A program receives its settings in
+one line of JSON, writes into the run's history itself, and ends once its input does.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _SAID_SHOWN = 3000
 
 
 class Way(StrEnum):
-    """How a program reaches the ring."""
+    """The way by which a program reaches the ring."""
 
     PLAIN = "plain"
-    """PySpark as it comes; its channel has the doors' addresses as a list, as of one name."""
+    """Plain PySpark; its channel has the doors' addresses as a list, as of one name."""
     CHANNEL = "channel"
     """`haclient.spark`."""
 
@@ -40,22 +40,22 @@ class Told:
     number: int
     way: Way
     doors: tuple[str, ...]
-    """``host:port``, in its order."""
+    """``host:port``, in the program's order."""
     seed: int
     file: str
     began: float
-    """The history, and when the run began by the machine's clock."""
+    """The time at which the run began, by the machine's clock."""
 
 
 class Program(Part):
-    """Runs one program until it is stopped; what it says is in a file beside the history."""
+    """Runs one program until it is stopped; its output is in a file beside the history."""
 
     def __init__(self, told: Told, history: History) -> None:
         super().__init__(told.name, history)
         self._told = told
 
     def work(self) -> None:
-        """Start it, and let it come to its end; RuntimeError if that is a bad one."""
+        """Start the program and wait for its end; raise RuntimeError if it fails."""
         said = Path(self._told.file).parent / f"{self.name}.log"
         command = [sys.executable, "-m", "tests.fault.torture.pyspark_program"]
         with (
@@ -90,7 +90,7 @@ def make_programs(
     count: int,
     first_number: int,
 ) -> list[Program]:
-    """Return so many programs, plain ones and others in turns, each with its order of the doors."""
+    """Return this many programs, plain and other ones in turn, each with its order of the doors."""
     made = []
     for index in range(count):
         way = list(Way)[index % len(Way)]

@@ -1,8 +1,8 @@
 """TCP proxies that refuse, stall, drop and delay: one for each link between the ring's parts.
 
-All run on one event loop in a thread of their own. A link that stalls holds its bytes, in both
-directions, and lets them go on afterwards, as a network that was interrupted does; one that
-refuses or drops resets what is connected.
+All run on one event loop in a separate thread. A link that stalls holds its bytes, in both
+directions, and passes them on afterwards, like a network that was interrupted; one that refuses or
+drops resets its connections.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Link:
-    """One listening port before another; made, changed and closed on the proxy's loop."""
+    """A listening port in front of another; opened, changed and closed on the proxy's loop."""
 
     def __init__(self, name: str, port: int, target: int) -> None:
         self.name = name
@@ -45,7 +45,7 @@ class Link:
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
 
     async def set(self, mode: Mode) -> None:
-        """Change what the link does, with its connections as well."""
+        """Change the mode of the link, also for its connections."""
         self._mode = mode
         if mode in (Mode.REFUSE, Mode.DROP):
             if mode is Mode.REFUSE and self._server is not None:
@@ -142,7 +142,7 @@ class Proxies:
         return list(self._links)
 
     def add(self, name: str, port: int, target: int) -> None:
-        """Open a link: whoever connects to ``port`` reaches ``target``."""
+        """Open a link: a connection to ``port`` reaches ``target``."""
 
         async def add() -> None:
             link = Link(name, port, target)
@@ -152,11 +152,11 @@ class Proxies:
         self._call(add())
 
     def port(self, name: str) -> int:
-        """Return where a link listens."""
+        """Return the port of a link."""
         return self._links[name].port
 
     def set(self, name: str, mode: Mode) -> None:
-        """Change what a link does."""
+        """Change the mode of a link."""
         self._call(self._links[name].set(mode))
 
     def heal(self) -> None:

@@ -1,12 +1,12 @@
-"""A PySpark program that writes, reads and leans on its session for as long as the run goes on.
+"""A PySpark program that writes, reads and uses its session until the run ends.
 
 Its session holds settings, a temporary view, a Python function and variables with values of one
-moment, all of which must be there whoever is killed; it looks after each of them now and then, and
-most of its writes use one. It caches what it and all others read. No error may reach it: see
-`_failed` for the one that may.
+moment, which must all survive every kill; the program checks each of them now and then, and most of
+its writes use one. It caches tables that it and all others read. It must see no error: `_failed`
+has the only exception.
 
-What it is told of its writes it notes as the other clients do. The id of a write is that of the
-operation that PySpark makes for it, which is seen as it is sent.
+It notes the outcomes of its writes as the other clients do. The id of a write is that of the
+operation that PySpark creates for it, which is read when it is sent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.fault.torture.workloads import LISTS, REGISTERS, TABLES, content_of
 _MILLION = 1_000_000
 _PAUSE_S = (1.0, 4.0)
 _OUTAGE_S = 400.0
-"""haclient's own patience: no outage of a run is as long."""
+"""haclient's own time limit: no outage of a run is as long."""
 _GIVES_UP_S = 120.0
 """No client gives up sooner: PySpark's fifteen tries take ten minutes."""
 _SETTINGS = {"spark.sql.shuffle.partitions": "3", "spark.sql.session.timeZone": "Asia/Tokyo"}
@@ -45,7 +45,7 @@ _COLUMNS = {"set": "id", "reg": "k, v", "app": "k, l"}
 
 
 class Noting:
-    """PySpark's stub; tells of each plan that is sent, before it is."""
+    """PySpark's stub; reports each plan before it is sent."""
 
     def __init__(self, stub: Any, sends: Callable[[str], None]) -> None:
         self._stub = stub
@@ -55,7 +55,7 @@ class Noting:
         return getattr(self._stub, name)
 
     def ExecutePlan(self, request: Any, **more: Any) -> Any:
-        """Send a plan, maybe again."""
+        """Send a plan, possibly again."""
         self._sends(request.operation_id)
         return self._stub.ExecutePlan(request, **more)
 
@@ -91,7 +91,7 @@ class PysparkProgram:
         client._stub = Noting(client._stub, self._sends)
 
     def work(self) -> None:
-        """Take one step after another, and the last ones when all is calm again."""
+        """Take one step after another, and the last steps after the last fault."""
         while not self._tried("its session's things", self._furnish):
             self._stopped.wait(1.0)
         while not self._stopped.wait(self._random.uniform(*_PAUSE_S)):
@@ -130,7 +130,7 @@ class PysparkProgram:
         return tuple(self.session.sql("SELECT rows_then, chance").collect()[0])
 
     def _cache(self) -> None:
-        """Have Spark keep a table's rows, which all sessions of that Spark then share."""
+        """Let Spark cache a table's rows, which all sessions of that Spark then share."""
         table = self._random.choice(list(TABLES))
         if self._random.random() < 0.5:
             self.session.sql(f"CACHE TABLE {table}")
@@ -259,7 +259,7 @@ class PysparkProgram:
     # -- errors ------------------------------------------------------------------------------
 
     def _tried(self, what: str, run: Callable[[], object]) -> bool:
-        """Run it; an error is noted. Returns whether there was none."""
+        """Run a callable; an error is noted. Return whether there was none."""
         began = self._history.now()
         try:
             run()
@@ -269,7 +269,7 @@ class PysparkProgram:
         return True
 
     def _failed(self, what: str, error: Exception, took_s: float) -> None:
-        """Note what the program saw; it may only see that nobody answered for very long."""
+        """Note an error of the program; only a very long time without an answer is allowed."""
         unavailable = (
             isinstance(error, SparkConnectGrpcException)
             and error.getGrpcStatusCode() is grpc.StatusCode.UNAVAILABLE

@@ -1,4 +1,4 @@
-"""The ways in which a PySpark program writes a table, each with rows that tell who wrote them."""
+"""The ways in which a PySpark program writes a table; its rows contain their writer's name."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SCHEMA = "id BIGINT, writer STRING"
 
 @dataclass(frozen=True, slots=True)
 class InsertWay:
-    """A way, and how many rows it writes at most."""
+    """A way of writing, and the greatest number of rows that it writes."""
 
     write: Write
     rows_max: int = 1
 
     def rows(self, chance: random.Random) -> int:
-        """Return how many rows to write."""
+        """Return the number of rows to write."""
         return chance.randint(1, self.rows_max)
 
 
@@ -129,7 +129,7 @@ WAYS: Sequence[InsertWay] = (
     InsertWay(_by_own_function, 10),
     InsertWay(_by_registered_function, 10),
 )
-"""3,000 rows come in several parts: see `run.SETTINGS`."""
+"""3,000 rows make several parts: see `run.SETTINGS`."""
 
 
 # -- values that change --------------------------------------------------------------------------

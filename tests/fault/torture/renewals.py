@@ -1,9 +1,9 @@
-"""Has clusters rebuilt, single tables repaired, and a guest join the ring and leave it.
+"""Has clusters rebuilt and tables repaired, and lets a guest join the ring and leave it.
 
-A thread of its own, which does one such thing at a time and waits until it is over, as an operator
-would; the nemesis strikes meanwhile. A repair that ended half-way leaves its cluster DIVERGED: then
-the operator does what its state says, and has it rebuilt. Whatever else takes a cluster out of
-service stays as it is, and is found in the end.
+A separate thread, which does one of these at a time and waits until it is done, as an operator
+would; the nemesis injects faults meanwhile. A repair that failed half-way leaves its cluster
+DIVERGED: then the operator follows the advice of the state, and has the cluster rebuilt. Any other
+reason that takes a cluster out of service is left as it is, and is found in the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.fault.torture.stage import Stage
 from tests.fault.torture.workloads import TABLES
 
 OVER_S: Final = 240.0
-"""Longer than any of them took on two busy cores, with kills in the midst of it."""
+"""Longer than any of them took on two busy cores, with kills during it."""
 _ASK_S: Final = 20.0
 _POLL_S: Final = 0.5
 _TURN_S: Final = 0.1
@@ -48,14 +48,14 @@ class Renewals(Part):
         return self._asked is not None
 
     def ask(self, deed: Deed, name: str) -> bool:
-        """Begin with one, unless another one is under way; return whether it begins."""
+        """Begin a renewal, unless another one is under way; return whether it begins."""
         if self.busy:
             return False
         self._asked = deed, name
         return True
 
     def work(self) -> None:
-        """Do what is asked, until stopped."""
+        """Carry out requested renewals until stopped."""
         while not self._stopped.wait(_TURN_S):
             if self._asked is not None:
                 deed, name = self._asked
@@ -66,7 +66,7 @@ class Renewals(Part):
                 self._asked = None
 
     async def _do(self, deed: Deed, name: str) -> str:
-        """Return how it ended."""
+        """Carry out a renewal; return its result."""
         match deed:
             case Deed.REBUILD:
                 return await self._rebuild(name)
@@ -113,7 +113,7 @@ class Renewals(Part):
         return failed[0] or end
 
     async def _until(self, name: str, over: Any) -> str:
-        """Wait until a HAProc's status says so, through its deaths."""
+        """Wait until a HAProc's status meets the condition, across its deaths."""
         end_s, state = self._history.now() + OVER_S, "silent"
         while self._history.now() < end_s:
             await asyncio.sleep(_POLL_S)
@@ -127,7 +127,7 @@ class Renewals(Part):
         return f"not over: {state}"
 
     async def _insist(self, name: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """Ask, and again where a kill took the answer or the cluster cannot yet; else AskError."""
+        """Ask, and ask again if a kill took the answer or the cluster cannot yet; else AskError."""
         end_s = self._history.now() + OVER_S
         while True:
             try:
@@ -146,7 +146,7 @@ class Renewals(Part):
             raise AskError(f"{name} does not answer", 1) from None
 
     async def _command(self, what: str, name: str, *more: str) -> str:
-        """Run ``haproc cluster``, again if it fails; what it starts and stops is its own matter."""
+        """Run ``haproc cluster``, again if it fails; the command starts and stops processes."""
         command = [sys.executable, "-m", "haproc", "cluster", what, name, *more]
         command += ["--folder", str(self._stage.ring.folder)]
         self._stage.changing(name, leaves=what == "remove")

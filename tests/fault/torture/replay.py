@@ -9,7 +9,7 @@ from tests.fault.torture.history import COLUMNS, Content, Op, Verb
 
 
 class TableKind(StrEnum):
-    """How a table is used, and what its content looks like."""
+    """The use of a table, which determines the form of its content."""
 
     SET = "set"
     REGISTER = "register"
@@ -49,7 +49,7 @@ def _after(content: dict[str, tuple[int, ...]] | None, op: Op) -> dict[str, tupl
 
 
 def held_after(held: tuple[int, ...], verb: Verb, values: tuple[int, ...]) -> tuple[int, ...]:
-    """Return what a key holds after a write."""
+    """Return the content of a key after a write."""
     match verb:
         case Verb.PUT:
             return values

@@ -1,4 +1,4 @@
-"""One run: a ring, clients, faults; then peace, and the verdict."""
+"""One run: a ring, clients, faults; then an end of all faults, and the verdict."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TURN_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run is told. It ends at whichever of ``minutes`` and ``kills`` comes first."""
+    """The options of a run. It ends when ``minutes`` or ``kills`` is reached."""
 
     seed: int
     folder: Path
@@ -56,19 +56,19 @@ class Options:
     brokers: int = 3
     pace_s: float = 6.5
     levels: tuple[Level, ...] = workloads.LEVELS
-    """At which some clients read."""
+    """The levels at which some clients read."""
     load: float = 1.0
-    """How much of the usual is written."""
+    """The share of the usual writes."""
     targets: tuple[Target, ...] = tuple(Target)
     """The kinds of processes that are killed and frozen."""
     clients: tuple[str, ...] = ()
-    """Of haclient's clients those with these names; all, if none is named."""
+    """The names of haclient's clients to run; empty for all."""
     programs: int = 4
-    """PySpark programs beside the other clients."""
+    """The number of PySpark programs beside the other clients."""
     redis: bool = False
     """True if the HAProcs keep their state in a Redis, which is struck, too."""
     renewals: tuple[Scheme, ...] = ()
-    """Which of joins, rebuilds and repairs there are."""
+    """Which of joins, rebuilds and repairs to include."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def judge(history: Path) -> Verdict:
 
 
 def torture(options: Options, ring: LocalRing | None = None) -> Verdict:
-    """Run it and judge it. A ring that is given must run, and only its HAProcs are stopped."""
+    """Run it and judge it. A given ring must run, and only its HAProcs are stopped."""
     python_path()
     options.folder.mkdir(parents=True, exist_ok=True)
     file = options.folder / "history.jsonl"
@@ -215,5 +215,5 @@ def _wait_until(condition: Any, timeout_s: float) -> bool:
 
 
 def _tables(history: Path) -> list[str]:
-    """Return all tables that clients had to do with."""
+    """Return all tables that clients used."""
     return sorted({*workloads.TABLES, *(op.table for op in load(history).ops)})

@@ -1,8 +1,8 @@
-"""Is what was read in between possible? Reads are judged cluster by cluster and table by table.
+"""Checks that the reads during a run are possible, by cluster and table.
 
-A read must hold what its cluster had acknowledged before it began, what the cluster's stored
-cursor said to be applied before it began, and what an earlier read of that cluster held. A list
-must be the beginning of what the list was in the end.
+A read must contain the writes that its cluster had acknowledged before it began, those that the
+cluster's stored cursor claimed to be applied before it began, and the content of earlier reads of
+that cluster. A list must be a prefix of the list in the end.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _possible(where: str, ops: Sequence[Op], read: Read) -> Iterator[Violation]:
 
 
 def _visible(op: Op, cluster: str, read: Read) -> Wrong | None:
-    """Return what it is called if the read does not see this write, or None if it need not."""
+    """Return the name of the error if the read does not see this write, or None if it need not."""
     if op.outcome is not Outcome.ACK:
         return None
     if read.position is not None and read.position.claims(op.offset):
@@ -102,7 +102,7 @@ def _with_those_before(reads: Sequence[Read]) -> Iterator[tuple[Read, list[Read]
 def _registers_rise(
     where: str, cluster: str, ops: Sequence[Op], reads: Sequence[Read]
 ) -> Iterator[Violation]:
-    """A register never shows a write that stands before one that must be visible."""
+    """A register never shows a write before one that must be visible."""
     writers = written(ops)
     highest: dict[str, tuple[int, str]] = {}
     for read, finished in _with_those_before(reads):

@@ -1,6 +1,6 @@
-"""The ring on which it happens: real processes, with a proxy in every link between them.
+"""The ring of a run: real processes, with a proxy in every link between them.
 
-Each HAProc is started with a configuration file of its own, in which its own doors are real and
+Each HAProc is started with its own configuration file, in which its own doors are real and
 everything else (its Spark, its peers' operator doors) is reached through a proxy. Clients and
 PySpark programs come through proxies as well.
 """
@@ -36,7 +36,7 @@ class Stage:
     """A local ring whose links are proxies."""
 
     def __init__(self, ring: LocalRing, redis: RedisServer | None = None) -> None:
-        """With a Redis, which runs, the HAProcs keep their state there."""
+        """If a running Redis is given, the HAProcs keep their state there."""
         self.ring = ring
         self.redis = redis
         self.proxies = Proxies()
@@ -53,12 +53,12 @@ class Stage:
 
     @property
     def brokers(self) -> list[str]:
-        """The log's brokers, if it has any of its own."""
+        """The log's brokers, if it has its own."""
         return list(self.ring.brokers)
 
     @property
     def victims(self) -> list[Victim]:
-        """Every process that may be struck."""
+        """Every process that may be a target."""
         haprocs = [(Target.HAPROC, name) for name in self.names]
         sparks = [(Target.SPARK, name) for name in self.names]
         brokers = [(Target.BROKER, name) for name in self.brokers]
@@ -108,7 +108,7 @@ class Stage:
         return {**described, "clusters": clusters, "state": "redis", "redis": {"url": url}}
 
     def url(self, name: str) -> str:
-        """Return a client door, as clients reach it."""
+        """Return the URL of a client door, as clients reach it."""
         return f"http://127.0.0.1:{self.proxies.port(f'clients-{name}')}"
 
     def address(self, name: str) -> str:
@@ -118,12 +118,12 @@ class Stage:
     # -- members -----------------------------------------------------------------------------
 
     def changing(self, name: str, *, leaves: bool) -> None:
-        """Somebody else starts or stops a cluster's processes."""
+        """Note that another program starts or stops a cluster's processes."""
         self._coming = set() if leaves else {(Target.HAPROC, name), (Target.SPARK, name)}
         self.starting |= {(Target.HAPROC, name), (Target.SPARK, name)}
 
     def refresh(self) -> None:
-        """Take in who the members are by now, and what runs of one that comes."""
+        """Load the current members, and note the running processes of a joining one."""
         if {each["name"] for each in self._described()["clusters"]} != set(self.names):
             self.ring = LocalRing.open(self.ring.folder)
         # Its HAProc is started last: as long as it does not run, nobody else starts the Spark.
@@ -132,7 +132,7 @@ class Stage:
             self._coming = set()
 
     def changed(self, name: str) -> None:
-        """Nobody else starts or stops the cluster's processes any more."""
+        """Note that no other program starts or stops the cluster's processes any more."""
         self._coming = set()
         self.starting -= {(Target.HAPROC, name), (Target.SPARK, name)}
 
@@ -166,7 +166,7 @@ class Stage:
         return self.redis
 
     def kill(self, victim: Victim) -> bool:
-        """kill -9, and wait until it is gone; False if it did not run."""
+        """Kill with -9, and wait until the process is gone; False if it did not run."""
         if not self.signal(victim, signal.SIGKILL):
             return False
         end = time.monotonic() + _GONE_S
@@ -177,7 +177,7 @@ class Stage:
         return True
 
     def start(self, victim: Victim, fault: str, report: Callable[[str], None]) -> None:
-        """Start a process without waiting for it; ``report`` hears why it failed."""
+        """Start a process without waiting for it; ``report`` receives the reason of a failure."""
         target, name = victim
         if target is Target.HAPROC:
             view = self._views.get(name, self.ring.file)  # a guest's links are no proxies
@@ -205,7 +205,7 @@ class Stage:
             self.starting.discard(victim)
 
     def log_tail(self, victim: Victim) -> str:
-        """Return the last lines that a process wrote."""
+        """Return the last lines of a process's log."""
         target, name = victim
         if target is not Target.HAPROC:
             return self._server(victim).log_tail(_LOG_LINES_SHOWN)
@@ -217,7 +217,7 @@ class Stage:
     # -- begin and end -----------------------------------------------------------------------
 
     def up(self) -> None:
-        """Start everything and wait until all serve; HAProcs that run are started anew."""
+        """Start everything and wait until all serve; running HAProcs are restarted."""
 
         async def up() -> None:
             async def one(name: str) -> None:
@@ -233,7 +233,7 @@ class Stage:
         asyncio.run(up())
 
     def down(self, *, sparks: bool = True) -> None:
-        """End everything at once: HAProcs by -9, Spark servers (if wanted) politely."""
+        """End everything at once: HAProcs by -9, Spark servers (if wanted) regularly."""
         for thread in self._threads:
             thread.join(_GONE_S)
         for victim in self.victims:
@@ -246,7 +246,7 @@ class Stage:
 
 
 def open_ring(folder: Path, log: str, brokers: int, settings: Mapping[str, Any]) -> LocalRing:
-    """Make a ring; ``brokers`` matters only where the log is in Kafka."""
+    """Make a ring; ``brokers`` matters only for a log in Kafka."""
     choice = LogChoice("sqlite")
     if log == "kafka":
         choice = LogChoice("kafka", brokers=brokers, advertised_ports=free_ports(brokers))
@@ -254,7 +254,7 @@ def open_ring(folder: Path, log: str, brokers: int, settings: Mapping[str, Any])
 
 
 def python_path() -> None:
-    """Let the HAProcs run the code that this process runs, wherever it is started."""
+    """Let the HAProcs run the code that this process runs, from any working folder."""
     here = str(Path(__file__).parents[3])
     given = os.environ.get("PYTHONPATH", "")
     if here not in given.split(os.pathsep):

@@ -48,7 +48,7 @@ def _existence(where: str, ops: Sequence[Op], content: Content | None) -> Iterat
 
 
 def written(ops: Sequence[Op]) -> Mapping[tuple[str, int], Op]:
-    """Return by key and value who wrote it."""
+    """Return the writer of each value, by key and value."""
     found: dict[tuple[str, int], Op] = {}
     for op in ops:
         if op.verb is Verb.ADD_COLUMN:
@@ -61,7 +61,7 @@ def written(ops: Sequence[Op]) -> Mapping[tuple[str, int], Op]:
 def ghosts(
     where: str, writers: Mapping[tuple[str, int], Op], content: Content
 ) -> Iterator[Violation]:
-    """Find what nobody wrote, what surely failed."""
+    """Yield values that nobody wrote, or whose write certainly failed."""
     for key, values in content.items():
         for value in dict.fromkeys(values):
             op = writers.get((key, value))
@@ -96,7 +96,7 @@ def _elements(where: str, ops: Sequence[Op], content: Content) -> Iterator[Viola
 
 
 def _lists(where: str, ops: Sequence[Op], content: Content) -> Iterator[Violation]:
-    """One that was acknowledged before another was asked for stands before it."""
+    """An element acknowledged before another was sent comes before it."""
     writers = written(ops)
     for key, values in content.items():
         first_done: Op | None = None
@@ -123,7 +123,7 @@ def _register_ghosts(where: str, ops: Sequence[Op], content: Content) -> Iterato
 
 
 def _registers(where: str, ops: Sequence[Op], content: Content) -> Iterator[Violation]:
-    """The last value is one that nothing acknowledged overwrote."""
+    """The last value is one that no acknowledged write overwrote."""
     for key in sorted({op.key for op in ops if op.verb in _OVERWRITES}):
         mine = [op for op in ops if op.key == key and not op.outcome.failed]
         values = content.get(key, ())

@@ -21,7 +21,7 @@ class Watch(Part):
     """Writes a ``state`` event for each change; a HAProc that does not answer is ``-``."""
 
     def __init__(self, config: Callable[[], Config], history: History) -> None:
-        """``config``: tells who the members are just now."""
+        """``config``: returns the configuration with the current members."""
         super().__init__("watch", history)
         self._config = config
         self._ready_at = history.now()

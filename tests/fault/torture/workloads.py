@@ -1,8 +1,8 @@
-"""Clients that write and read through haclient, each noting all that it asks and is told.
+"""Clients that write and read through haclient, and note their requests and the answers.
 
-A client is a thread with a connection of its own and its own order of the servers. What it does
-follows from the run's seed and its name. Values are never used twice: client number n counts from
-n million.
+A client is a thread with its own connection and its own order of the servers. Its actions follow
+from the run's seed and its name. Values are never used twice: client number n counts from n
+million.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ TABLES = {
 }
 LEVELS = (Level.LINEARIZABLE, Level.SESSION, Level.BOUNDED)
 NUMBER_MAX = 49
-"""Of a client of haclient; programs have higher ones."""
+"""The greatest number of a client of haclient; programs have higher ones."""
 READERS = 4
-"""Clients that read at these levels in turn."""
+"""The number of clients that read at these levels in turn."""
 BOUNDS = (0, 2, 10)
 LIST_KEYS = ("0", "1", "2")
 SHARED_KEYS = ("0", "1", "2", "3")
@@ -52,7 +52,7 @@ _MILLION = 1_000_000
 _TIMEOUTS_S = (8.0, 20.0, 60.0, 60.0)
 """Short ones, so that there are unknown outcomes as well."""
 _CACHED = 0.5
-"""The share of reads to which a kept answer will do."""
+"""The share of reads that accept a cached answer."""
 _OUTCOMES = {
     haclient.Outcome.NOT_SENT: Outcome.NOT_SENT,
     haclient.Outcome.REJECTED: Outcome.REJECTED,
@@ -61,7 +61,7 @@ _OUTCOMES = {
 
 
 def make_tables(servers: Sequence[str]) -> None:
-    """Create what the clients use, before anything breaks."""
+    """Create the tables of the clients before the first fault."""
     with haclient.connect(servers, timeout_s=180.0) as connection:
         for table, kind in TABLES.items():
             match kind:
@@ -78,7 +78,7 @@ def make_tables(servers: Sequence[str]) -> None:
 
 
 def select(table: str) -> str:
-    """Return the query for all that a table holds."""
+    """Return the query for the whole content of a table."""
     match TABLES.get(table, TableKind.SET):
         case TableKind.SET:
             return f"SELECT id FROM {table}"
@@ -89,7 +89,7 @@ def select(table: str) -> str:
 
 
 def content_of(table: str, rows: Sequence[Sequence[Any]]) -> Content:
-    """Return what the rows of `select` say."""
+    """Return the content in the rows of `select`."""
     match TABLES.get(table, TableKind.SET):
         case TableKind.SET:
             return {"": tuple(sorted(int(row[0]) for row in rows))}
@@ -105,11 +105,13 @@ def content_of(table: str, rows: Sequence[Sequence[Any]]) -> Content:
 
 
 class Client(Part):
-    """One client; ``step`` does its next thing."""
+    """One client; ``step`` is its next action."""
 
     pause_s = (0.5, 2.5)
-    """Chosen so that two cores with three Spark servers are busy but not swamped: an UPDATE takes
-    each of them about a second."""
+    """Chosen so that two cores with three Spark servers are busy but not overloaded.
+
+    An UPDATE takes each of them about a second.
+    """
 
     def __init__(
         self, name: str, number: int, servers: Mapping[str, str], seed: int, history: History
@@ -130,7 +132,7 @@ class Client(Part):
 
     @abstractmethod
     def step(self) -> None:
-        """Do the next thing."""
+        """Do the next action."""
 
     def write(
         self,
@@ -175,7 +177,7 @@ class Client(Part):
 
     @property
     def _current(self) -> str:
-        """The cluster that is asked first, or has just answered."""
+        """The cluster that will be asked first, or that answered last."""
         return self._servers.get(self._connection.server, "")
 
     def read(self, table: str, level: Level = Level.ANY, lag_max: int = 0) -> None:
@@ -215,7 +217,7 @@ class Client(Part):
 
 
 class SetWriter(Client):
-    """New ids: one row, several, or a stream of rows; sometimes a statement that is wrong."""
+    """Inserts new ids: one row, several, or a stream of rows; sometimes sends a wrong statement."""
 
     def step(self) -> None:
         table = self._random.choice(SETS)
@@ -252,11 +254,11 @@ class SetWriter(Client):
 
 
 class RevokingWriter(SetWriter):
-    """New ids by statements that take seconds, most of which it wants back meanwhile."""
+    """Inserts new ids by statements that take seconds, and revokes most of them meanwhile."""
 
     pause_s = (6.0, 14.0)
     _COUNTED = 40_000_000
-    """Rows that are looked at for nothing: seconds of a core, on each cluster."""
+    """Rows that are read for nothing: seconds of a core, on each cluster."""
 
     def step(self) -> None:
         table, ids = self._random.choice(SETS), self._ids(1)
@@ -286,7 +288,7 @@ class RevokingWriter(SetWriter):
 
 
 class RegisterWriter(Client):
-    """Values of keys that all share, and of a key of its own that it deletes and inserts."""
+    """Writes values of shared keys, and of a key of its own that it deletes and inserts."""
 
     pause_s = (4.0, 10.0)
 
@@ -315,7 +317,7 @@ class RegisterWriter(Client):
 
 
 class ListWriter(Client):
-    """One more element at the end of a list."""
+    """Appends one more element to a list."""
 
     pause_s = (4.0, 10.0)
 
@@ -327,7 +329,7 @@ class ListWriter(Client):
 
 
 class DdlWriter(Client):
-    """Tables that come, get rows and columns, and mostly go again."""
+    """Creates tables, adds rows and columns, and mostly drops the tables again."""
 
     pause_s = (8.0, 16.0)
 
@@ -365,7 +367,7 @@ class DdlWriter(Client):
 
 
 class Reader(Client):
-    """Reads whole tables and notes what it saw, and where."""
+    """Reads whole tables and notes the content and the cluster."""
 
     pause_s = (1.5, 4.0)
 
@@ -384,7 +386,7 @@ class FreshReader(Client):
 
 
 class BoundedReader(FreshReader):
-    """Lets a few records lack."""
+    """Accepts that a few records are missing."""
 
     level = Level.BOUNDED
 
@@ -394,7 +396,7 @@ class BoundedReader(FreshReader):
 
 
 class SessionClient(RegisterWriter):
-    """Writes now and then, and reads what it has written and seen at least."""
+    """Writes now and then, and reads at least what it has written and seen."""
 
     pause_s = (0.8, 2.4)
 
@@ -436,7 +438,8 @@ def make_clients(
 ) -> list[Client]:
     """Return all clients of a run; each prefers another cluster than the one before.
 
-    ``load``: the writers' pauses are longer by 1 / load. ``only``: those with these names.
+    ``load``: the writers' pauses are longer by 1 / load. ``only``: the names of the clients to
+    return.
     """
     kinds: list[tuple[str, type[Client]]] = [
         *_WRITERS.items(),

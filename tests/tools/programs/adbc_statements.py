@@ -1,7 +1,7 @@
 """Statements through adbc-driver-spark: ``python adbc_statements.py SCHEMA [parameters]``.
 
-With a second argument it sends parameters, too: Spark 4.2.1 alone does not take this driver's. It
-prints what it was answered, to be compared between two servers.
+With a second argument it sends parameters, too: Spark 4.2.1 alone does not accept this driver's. It
+prints the answers, to compare them between two servers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Statements sent with databricks-sdk: ``python databricks_statements.py URL SCHEMA``.
 
-Only what the oldest SDK has is used, but where ``NEWEST``.
+It uses only features of the oldest SDK, except where ``NEWEST``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Orders from a file become a table: ``python load_orders.py TABLE FILE``."""
+"""Load orders from a file into a table: ``python load_orders.py TABLE FILE``."""
 
 from __future__ import annotations
 

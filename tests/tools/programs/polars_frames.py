@@ -33,7 +33,7 @@ types += ", at TIMESTAMP, local TIMESTAMP_NTZ, raw BINARY"
 
 
 def same(read: pl.DataFrame, wanted: pl.DataFrame) -> None:
-    """The values are the same; `read_database` leaves the zone, UTC, out of the type."""
+    """Check that the values are equal; `read_database` omits the zone, UTC, from the type."""
     zoned = pl.col("at").cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
     assert_frame_equal(read.with_columns(zoned), wanted, check_dtypes=False)
 

@@ -1,6 +1,6 @@
-"""People who stand twice in a table are found by splink: ``python splink_dedupe.py SCHEMA HOW``.
+"""Duplicate people in a table are found by splink: ``python splink_dedupe.py SCHEMA HOW``.
 
-``HOW``: what it does with what it found in between, delta_lake_table or persist.
+``HOW``: its way to keep intermediate results, delta_lake_table or persist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CITIES = ("york", "lund", "bern")
 
 
 def people() -> pd.DataFrame:
-    """Return people of whom each third stands there again, with a letter wrong."""
+    """Return people, every third of them a second time with a wrong letter."""
     rows: list[list[object]] = []
     for first in FIRST:
         for last in LAST:

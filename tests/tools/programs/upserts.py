@@ -22,7 +22,7 @@ for name in ("by_view", "by_writer", "by_argument", "latest"):
 
 
 def batch(number: int) -> DataFrame:
-    """Return rows of which half are known by their id, some are gone, and some come twice."""
+    """Return rows of which half have known ids, some are gone, and some occur twice."""
     ids = F.col("id") + number * 5
     made = spark.range(10).select(
         ids.alias("id"),
@@ -87,7 +87,7 @@ def by_argument(rows: DataFrame, number: int) -> None:
 
 
 def latest(rows: DataFrame, number: int) -> None:
-    """Replace what the batch is about."""
+    """Replace the rows of the batch's day."""
     day = rows.agg(F.max("current_date")).first()
     assert day is not None
     rows.write.mode("append" if number % 2 else "overwrite").saveAsTable(f"{schema}.latest")

@@ -1,4 +1,4 @@
-"""Runs SQLAlchemy's own suite for dialects, as its README.dialects says: a run of its own."""
+"""Runs SQLAlchemy's own suite for dialects separately, as its README.dialects asks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What Spark has of what SQLAlchemy's suite may ask for."""
+"""The features that SQLAlchemy's suite may ask for and Spark has."""
 
 from sqlalchemy.testing import exclusions
 from sqlalchemy.testing.requirements import SuiteRequirements
@@ -29,7 +29,7 @@ def _fixed(made: object) -> property:
 
 
 class Requirements(SuiteRequirements):
-    """The suite's own, but for those named above."""
+    """The suite's own requirements, except those named above."""
 
 
 for _name in HAS.split():

@@ -1,4 +1,4 @@
-"""The project's configuration: a session of PySpark's own, which SPARK_REMOTE leads to the ring."""
+"""The project's configuration: PySpark's own session, which SPARK_REMOTE connects to the ring."""
 
 from __future__ import annotations
 
