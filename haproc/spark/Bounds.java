@@ -53,7 +53,9 @@ final class Bounds extends Rule<LogicalPlan> {
             if (before != null) {
                 return before;
             }
-            long size = plan.resolved() ? Math.max(1, plan.output().size()) : 1;
+            int columns =
+                    plan.resolved() ? CollectionConverters.asJava(plan.output()).size() : 0;
+            long size = Math.max(1, columns);
             // The definitions that a WITH has stand before the query that uses them.
             for (LogicalPlan each : CollectionConverters.asJava(plan.children())) {
                 size += of(each);

@@ -35,6 +35,7 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.types.DatetimeType;
+import scala.collection.immutable.Vector$;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
@@ -138,7 +139,8 @@ final class Marks extends Rule<LogicalPlan> {
         TempVariableManager variables =
                 session.sessionState().catalogManager().tempVariableManager();
         return !variables.isEmpty() && parts(name).stream().anyMatch(part -> variables
-                .get(CollectionConverters.asScala(List.of(stored(part))).toSeq()).isDefined());
+                .get(Vector$.MODULE$.from(CollectionConverters.asScala(List.of(stored(part)))))
+                .isDefined());
     }
 
     private String stored(String name) {

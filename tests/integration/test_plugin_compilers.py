@@ -9,7 +9,7 @@ import pytest
 from haproc.engine import server
 from haproc.ring import runtime
 
-pytestmark = [pytest.mark.spark, pytest.mark.thorough]
+pytestmark = pytest.mark.spark
 
 
 def test_jar_is_built_by_eclipses_compiler_without_javac(
