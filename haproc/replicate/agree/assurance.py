@@ -155,8 +155,8 @@ class Assurance:
         self._on_waited(concern, False, 0.0)
         raise RequestError(
             FailureKind.AVAILABILITY,
-            f"write concern {concern} needs {_clusters(requirement.needed)} in sync, and there "
-            + (f"is {_names(in_sync)}" if in_sync else "is none"),
+            f"write concern {concern} needs {_clusters(requirement.needed)} in sync; in sync now: "
+            f"{_names(in_sync) or 'none'}",
             error_class=ErrorClass.TOO_FEW_IN_SYNC,
             outcome=WriteOutcome.NOT_SENT,
             hint="ask again once more clusters are in sync (/clusterStatus), or ask for less",
@@ -280,7 +280,7 @@ class Assurance:
             why = f"{_names(wait.waiting_for)} did not apply it in time"
         else:
             in_sync = _names(self._in_sync()) or "none"
-            why = f"it needs {_clusters(requirement.needed)}, and in sync is {in_sync}"
+            why = f"it needs {_clusters(requirement.needed)} in sync; in sync now: {in_sync}"
         return RequestError(
             FailureKind.AVAILABILITY,
             f"the write stands at offset {wait.offset} and {_names(applied)} applied it, but write "
