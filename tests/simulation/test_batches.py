@@ -129,7 +129,7 @@ async def test_first_attempt_of_a_batch_has_the_note_and_no_marker(stage: Stage)
 
 
 @pytest.mark.parametrize(
-    "tell",
+    "script",
     [committed_without_an_answer, committed_and_refused, committed_by_a_process_that_died],
 )
 def test_batch_that_committed_is_applied_once(script: Tell) -> None:

@@ -42,7 +42,7 @@ def not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 def earlier_lives_count(patch: pytest.MonkeyPatch) -> None:
     """Apply skip records of tables that were rebuilt since."""
-    patch.setattr(Notes, "born", property(lambda self: 0, lambda self, born: None), raising=False)
+    patch.setattr(Notes, "born", 0)
 
 
 def mark_not_stored(patch: pytest.MonkeyPatch) -> None:

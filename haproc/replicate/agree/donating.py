@@ -165,6 +165,7 @@ class Donor:
             return failed, b""
 
     async def _inventory(self) -> CopyAnswer:
+        """Return the inventory of this cluster as of now."""
         try:
             return CopyAnswer("ok", inventory=await self._core.engine.copies().inventory())
         except EngineError as error:

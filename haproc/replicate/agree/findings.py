@@ -228,7 +228,7 @@ class Looked:
         return newest.at_ms > self.until_ms or (seen is not None and newest.version > seen)
 
     def first_count(self, table: str, newest: Newest) -> int:
-        """Return the number of a table's newest commits to be read at first."""
+        """Return how many of a table's commits to read at first."""
         seen = self.versions.get(table)
         if seen is None or newest.version <= seen:
             return _FIRST

@@ -119,8 +119,9 @@ class PoisonRejection:
     def handle_fate_message(self, at: int, word: FateMessage) -> None:
         """Process a record; a repeated one changes nothing."""
         core = self._core
-        own_vote = isinstance(word, FailureVote) and word.cluster == core.me
-        if own_vote or isinstance(word, Revoke):
+        if isinstance(word, FailureVote) and word.cluster == core.me:
+            core.schedule.isolate(word.offset)
+        if isinstance(word, Revoke):
             core.schedule.isolate(word.offset)
         if not core.log_state.failure_votes.record(at, word, core.log_state.claims):
             if not self._replaying:
@@ -363,7 +364,7 @@ class PoisonRejection:
             await self.append_revoke(offset, op.id, f"its time budget ({op.apply_budget_s:g} s)")
 
     async def _heed(self, offset: int) -> None:
-        """Answer a request to revoke an operation; decline it after REVOKE_WAIT_S seconds."""
+        """Answer a request to revoke an operation; decline it after WISH_S seconds."""
         clock = asyncio.get_running_loop().time
         until = clock() + REVOKE_WAIT_S
         try:

@@ -241,7 +241,7 @@ class Backlog:
         return frozenset(found)
 
     def hindrance(self, tables: Collection[str]) -> str:
-        """Return the reason why copies cannot replace the operations on these tables, or ""."""
+        """Return why copies cannot replace the operations on these tables; empty: they can."""
         if self._hindrance:
             return self._hindrance
         for each, offset in self._touched.items():

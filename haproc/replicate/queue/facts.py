@@ -47,76 +47,103 @@ class Revoked:
 
 
 class Notes:
-    """Facts stored with the cursor beside the queue's own progress; `Progress` describes each.
-
-    Only the methods of this class change them.
-    """
+    """Facts stored with the cursor beside the queue's own progress; `Progress` describes each."""
 
     def __init__(self) -> None:
         self.resume(Progress())
 
     def resume(self, progress: Progress) -> None:
         """Begin from a stored progress."""
-        self.diverged = progress.diverged
-        self.undecided = progress.undecided
-        self.born = progress.born
+        self._diverged = progress.diverged
+        self._undecided = progress.undecided
+        self._born = progress.born
         self._judging = set(progress.judging)
-        self.storage = progress.storage
-        self.copying = progress.copying
-        self.lineage = progress.lineage
+        self._storage = progress.storage
+        self._copying = progress.copying
+        self._lineage = progress.lineage
         self._ahead = progress.ahead
 
     def beside(self, progress: Progress) -> Progress:
         """Return the progress with these facts in it."""
         return replace(
             progress,
-            diverged=self.diverged,
-            undecided=self.undecided,
-            born=self.born,
+            diverged=self._diverged,
+            undecided=self._undecided,
+            born=self._born,
             judging=self.judging[-JUDGING_MAX:],
-            storage=self.storage,
-            copying=self.copying,
-            lineage=self.lineage,
+            storage=self._storage,
+            copying=self._copying,
+            lineage=self._lineage,
             ahead=self._ahead if progress.low <= self._ahead else -1,
         )
 
+    @property
+    def born(self) -> int:
+        """The claim of the first process that began without a cursor."""
+        return self._born
+
+    @property
+    def storage(self) -> str:
+        """The id of the cluster's storage, to which these facts belong."""
+        return self._storage
+
     def belongs_to(self, storage: str) -> None:
         """Set the id of the storage."""
-        self.storage = storage
+        self._storage = storage
+
+    @property
+    def lineage(self) -> tuple[tuple[str, int], ...]:
+        """The clusters from which these tables were copied before."""
+        return self._lineage
 
     def was(self, offset: int) -> str:
         """Return the cluster that applied the operation to these tables; empty: this one."""
-        return next((name for name, below in self.lineage if offset < below), "")
+        return next((name for name, below in self._lineage if offset < below), "")
 
     def idle(self, low: int) -> bool:
         """True if nothing is to be copied, and no table is ahead of a cursor."""
-        return self.copying is None and self._ahead < low
+        return self._copying is None and self._ahead < low
+
+    @property
+    def copying(self) -> CopyRequest | None:
+        """The requested copy of another cluster's tables, if there is one."""
+        return self._copying
 
     def copy(self, request: CopyRequest | None) -> None:
         """Set the requested copy; None: there is none any more."""
-        self.copying = request
+        self._copying = request
+
+    @property
+    def diverged(self) -> Divergence | None:
+        """This cluster's difference from the others."""
+        return self._diverged
 
     def mark_diverged(self, divergence: Divergence) -> Divergence:
         """Note that this cluster differs from the others; return the whole difference."""
-        self.diverged = divergence.joined(self.diverged)
-        return self.diverged
+        self._diverged = divergence.joined(self._diverged)
+        return self._diverged
 
     def mark_verified(self, marker: int) -> None:
         """Forget a difference found at or before a verification with equal tables."""
-        if self.diverged is not None and self.diverged.offset <= marker:
-            self.diverged = None
+        if self._diverged is not None and self._diverged.offset <= marker:
+            self._diverged = None
+
+    @property
+    def undecided(self) -> Undecided | None:
+        """A difference between clusters without a proof of which one is wrong."""
+        return self._undecided
 
     def mark_undecided(self, undecided: Undecided) -> Undecided:
         """Note that clusters differ; return the newest such difference."""
-        if self.undecided is None or self.undecided.offset <= undecided.offset:
-            self.undecided = undecided
-        return self.undecided
+        if self._undecided is None or self._undecided.offset <= undecided.offset:
+            self._undecided = undecided
+        return self._undecided
 
     def decide(self, marker: int) -> Undecided | None:
         """Forget a difference at or before a verification that decided; return any later one."""
-        if self.undecided is not None and self.undecided.offset <= marker:
-            self.undecided = None
-        return self.undecided
+        if self._undecided is not None and self._undecided.offset <= marker:
+            self._undecided = None
+        return self._undecided
 
     @property
     def judging(self) -> tuple[int, ...]:

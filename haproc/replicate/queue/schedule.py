@@ -138,7 +138,7 @@ class Schedule:
         """Keep an operation from being combined with others."""
         self._singles.add(offset)
         if task := self._tasks.get(offset):
-            task.single = True
+            task.isolate()
 
     def looked_up(self, below: int) -> None:
         """Note that the tables were checked for all operations below an offset."""
@@ -195,7 +195,7 @@ class Schedule:
         has = Counter(unit.operations[0].user for unit in self._running.values())
         waiting = {u: self._runnable(o) for u, o in self._turns.by_user(self._farthest).items()}
         heads = {user: task for user, tasks in waiting.items() if (task := next(tasks, None))}
-        self.composing.tried = False
+        self.composing.begin()
         while heads and len(units) < lanes_free and not self.composing.tried:
             ready = {user: task.offset for user, task in heads.items()}
             user = self.sharing.next(ready, has, lanes, self._read_to)
@@ -348,7 +348,7 @@ class Schedule:
         unit = Unit(offsets, tuple(t.op for t in tasks), intent, in_doubt, composed, apart)
         self._high = max(self._high, offsets[-1] + 1)
         for task in tasks:
-            task.state = TaskState.RUNNING
+            task.become(TaskState.RUNNING)
         self._running[offsets[0]] = unit
         return unit
 
@@ -357,7 +357,7 @@ class Schedule:
     def complete(self, unit: Unit) -> None:
         """Note that the unit ran; `progress` contains it from now on."""
         for offset in unit.offsets:
-            self._tasks[offset].state = TaskState.COMPLETE
+            self._tasks[offset].become(TaskState.COMPLETE)
             self._done.add(offset)
         self._running.pop(unit.offsets[0], None)
         self._over(unit.offsets[0])
@@ -387,7 +387,7 @@ class Schedule:
     def split_stored(self, unit: Unit) -> None:
         """Let a split unit's operations start: the progress without its intent is durable."""
         for offset in unit.offsets:
-            self._tasks[offset].state = TaskState.WAITING
+            self._tasks[offset].become(TaskState.WAITING)
 
     # -- facts -----------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
-from itertools import chain, takewhile
+from itertools import chain
 from typing import Final
 
 from haproc.replicate.records.operation import DecisionKind, Operation
@@ -307,10 +307,7 @@ class Turns:
         """
         first = next(iter(self._exclusive), None)
         ahead = self._as_far_as(below)
-        found: dict[str, Iterator[int]] = {
-            user: takewhile(lambda offset: offset < ahead, offsets)
-            for user, offsets in self._free.items()
-        }
+        found = {user: _below(offsets, ahead) for user, offsets in self._free.items()}
         if first is not None and first < below and self._comes(first):
             user = self._exclusive[first].user
             found[user] = chain(found.get(user, ()), [first])
@@ -333,9 +330,9 @@ class Turns:
         return next(iter(others), offset) < offset
 
     def behind(self, table: str, offset: int, below: int) -> Iterator[int]:
-        """Yield the operations on a table from ``offset``, a conflict-free one, on.
+        """Yield a table's operations from a conflict-free one, ``offset``, to before ``below``.
 
-        The last one is before ``below``, and before the next exclusive operation.
+        It ends before the next exclusive operation.
         """
         below = self._as_far_as(below)
         for each in self._queues[table].touching:
@@ -350,3 +347,10 @@ class Turns:
 
 def _stands_in(free: list[int], at: int, offset: int) -> bool:
     return at < len(free) and free[at] == offset
+
+
+def _below(offsets: list[int], below: int) -> Iterator[int]:
+    for offset in offsets:
+        if offset >= below:
+            return
+        yield offset

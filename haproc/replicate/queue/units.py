@@ -263,7 +263,6 @@ class Task:
     cells: int
     state: TaskState = TaskState.WAITING
     single: bool = False
-    """True if it must run alone."""
     half: int | None = None
     """The last offset of its half of a failed unit: it runs with no operation outside."""
     unlike: bool = False
@@ -277,6 +276,14 @@ class Task:
         differs = unlike(op, key, None if before is None else before.key)
         cells = cell_count(key, rows)
         return cls(offset, op, key, rows, cells, single=single, unlike=differs)
+
+    def become(self, state: TaskState) -> None:
+        """Set the state."""
+        self.state = state
+
+    def isolate(self) -> None:
+        """Let it run alone only."""
+        self.single = True
 
     def split(self, half: int, *, alone: bool) -> None:
         """Split it off a failed unit; ``half``: the last offset of its half."""
@@ -314,8 +321,11 @@ class Composing:
         self.definitions = 0
         """A count that rises whenever the known columns may have become wrong."""
         self.tried = False
-        """True if texts were read to compose them, which blocks the event loop. `Schedule.take`
-        sets it to False when it begins."""
+        """True if texts were read to compose them since `begin`, which blocks the event loop."""
+
+    def begin(self) -> None:
+        """Allow texts to be read once more."""
+        self.tried = False
 
     # -- tables ----------------------------------------------------------------------------
 
@@ -420,7 +430,7 @@ def _reading(op: Operation) -> int:
 
 
 def _stated(table: str, window: ComposedWindow, changes: Sequence[Change]) -> tuple[int, str]:
-    """Return the number of changes (at least two) in one statement, and its text; 0: none fit."""
+    """Return how many changes (at least two) fit one statement, and its text; 0 if none do."""
     while len(changes) > 1:
         if text := statement(table, window):
             return len(changes), text
