@@ -78,7 +78,9 @@ async def check_unavailable(call: Awaitable[object]) -> float:
     return time.monotonic() - began
 
 
-async def is_lost(log: Log, waiting: asyncio.Task[bool], offset: int, why: str | None = None) -> None:
+async def is_lost(
+    log: Log, waiting: asyncio.Task[bool], offset: int, why: str | None = None
+) -> None:
     """A wait, a read and an append all say that the log is lost."""
     calls: tuple[Awaitable[object], ...] = (
         waiting,
