@@ -189,11 +189,11 @@ def kept(report: HaReport) -> bool:
 
 async def test_equal_query_is_answered_from_the_cache_in_the_same_chunks() -> None:
     member = Member()
-    first, cache_report = await member.ask(query_of("xy"))
+    first, report = await member.ask(query_of("xy"))
     again, cached_report = await member.ask(query_of("xy", user="v"))
     assert again == first and len(member.sent) == 1
-    assert (hit(cache_report), kept(cache_report), hit(cached_report)) == (False, True, True)
-    assert cached_report.after_offset == cache_report.after_offset
+    assert (hit(report), kept(report), hit(cached_report)) == (False, True, True)
+    assert cached_report.after_offset == report.after_offset
     other_settings = replace(query_of("xy"), settings=Settings(time_zone="Europe/Zurich"))
     assert not hit((await member.ask(other_settings))[1])
 
@@ -216,13 +216,13 @@ async def test_cached_answer_is_dropped_when_a_write_to_its_table_is_read() -> N
     assert hit((await member.ask(query_of("x")))[1])
     member.append(insert("2", "x"))
     member.read()
-    data, cache_report = await member.ask(query_of("x"))
-    assert cache_report.cache and not cache_report.cache.hit
-    assert cache_report.cache.reason == "a table that it reads was being written" and data == b"x[]"
+    data, report = await member.ask(query_of("x"))
+    assert report.cache and not report.cache.hit
+    assert report.cache.reason == "a table that it reads was being written" and data == b"x[]"
     member.apply_all()
     assert not hit((await member.ask(query_of("x")))[1])
-    data, cache_report = await member.ask(query_of("x"))
-    assert hit(cache_report) and data == b"x[1]"
+    data, report = await member.ask(query_of("x"))
+    assert hit(report) and data == b"x[1]"
 
 
 @pytest.mark.parametrize(
@@ -251,8 +251,8 @@ async def test_write_that_is_read_while_the_query_runs_keeps_its_answer_out_of_t
     member.read()
     for _ in range(3):
         member.sent[0].steps.release()
-    data, cache_report = await task
-    assert data == b"x[]y[]" and cache_report.cache and not cache_report.cache.kept
+    data, report = await task
+    assert data == b"x[]y[]" and report.cache and not report.cache.kept
 
 
 async def test_equal_queries_at_the_same_time_run_once() -> None:
@@ -277,9 +277,7 @@ async def test_equal_queries_with_an_unrepeatable_answer_do_not_wait() -> None:
         sent.steps.release()
         sent.steps.release()
     reasons = {(await task)[1].cache for task in tasks}
-    assert {cache_report.reason for cache_report in reasons if cache_report} == {
-        "it asks for the clock"
-    }
+    assert {report.reason for report in reasons if report} == {"it asks for the clock"}
 
 
 async def test_query_whose_first_client_leaves_is_run_by_the_next_one() -> None:
@@ -296,12 +294,9 @@ async def test_query_whose_first_client_leaves_is_run_by_the_next_one() -> None:
 async def test_answer_that_is_too_large_is_delivered_but_not_kept() -> None:
     member = Member(Cache(answer_bytes_max=OVERHEAD_BYTES + 40))
     member.applied["x"] = set(range(40))
-    data, cache_report = await member.ask(query_of("xy"))
+    data, report = await member.ask(query_of("xy"))
     assert data == member.shown("x") + member.shown("y")
-    assert (
-        cache_report.cache
-        and cache_report.cache.reason == "it is larger than cache.answer_bytes_max"
-    )
+    assert report.cache and report.cache.reason == "it is larger than cache.answer_bytes_max"
     assert member.caching._kept.bytes_used == 0 and len(member.caching._kept) == 0
 
 
