@@ -219,10 +219,7 @@ class PoisonRejection:
         return often and failing_s >= timeouts.give_up_after_s
 
     def takes_apart(self, trouble: Trouble) -> bool:
-        """True if a combined statement must be split into its operations.
-
-        One of them makes it fail again and again, or is to be revoked; or it was split before.
-        """
+        """True if a combined statement must be split: it keeps failing, or a part is revoked."""
         at_fault = self._due(trouble) or any(self.open_revoke(offset) for offset in trouble.offsets)
         return trouble.apart or (len(trouble.offsets) > 1 and at_fault)
 
@@ -310,10 +307,7 @@ class PoisonRejection:
     # -- revocation ----------------------------------------------------------------------------
 
     def open_revoke(self, offset: int) -> int | None:
-        """Return the offset of the operation's open ``revoke`` record; None if there is none.
-
-        Open: not all members have voted on it, and nobody has declined it.
-        """
+        """Return the offset of the operation's ``revoke`` record if it is still open, or None."""
         found = self._core.log_state.failure_votes.open_revoke(offset)
         rejected = self._core.log_state.decisions.get(offset) is DecisionKind.REJECT
         return None if found is None or rejected else found[0]

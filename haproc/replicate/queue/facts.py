@@ -1,4 +1,4 @@
-"""The kept facts about operations: requests, revocations, and facts stored with the cursor."""
+"""What is kept about operations and requests, and what is stored with the cursor."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SessionRef, 
 
 
 class Fate(StrEnum):
-    """The result of the revocation of an operation.
+    """The result of a request to revoke an operation.
 
-    Also of a statement: clients cannot know if their statement has become an operation.
+    Also to revoke a statement: clients cannot know if their statement has become an operation.
     """
 
     CANCELED = "canceled"
-    """It was stopped before anything of it was in the log."""
+    """The statement was stopped before anything of it was in the log."""
     ENDED = "ended"
-    """It had ended: its state shows the outcome."""
+    """The statement had ended already: its state shows the outcome."""
 
     REVOKED = "revoked"
-    """It has no effect on any cluster, now or later."""
+    """The operation has no effect on any cluster, now or later."""
     COMMITTED = "committed"
-    """It was too late: a cluster has committed it, so all clusters apply it."""
+    """Too late: a cluster has committed the operation, so all clusters apply it."""
     REJECTED = "rejected"
-    """It was too late: it was rejected for another reason, or met an error."""
+    """The operation was rejected for another reason, or had an application error."""
     UNDECIDED = "undecided"
-    """No cluster is known to have applied it, but not all have answered: it goes on."""
+    """No cluster is known to have applied the operation, but not all have answered: it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The answer to a revocation. ``offset``: of the operation; ``text``: a message."""
+    """The answer to a request to revoke. ``offset``: of the operation; ``text``: a message."""
 
     offset: int | None
     fate: Fate
@@ -47,7 +47,7 @@ class Revoked:
 
 
 class Notes:
-    """Facts stored with the cursor beside the queue's own progress; `Progress` describes each.
+    """Facts that are stored with the cursor, besides the queue's progress; see `Progress`.
 
     Only the methods of this class change them.
     """
@@ -56,7 +56,7 @@ class Notes:
         self.resume(Progress())
 
     def resume(self, progress: Progress) -> None:
-        """Begin from a stored progress."""
+        """Take over the facts of a stored progress."""
         self.diverged = progress.diverged
         self.undecided = progress.undecided
         self.born = progress.born
@@ -67,7 +67,7 @@ class Notes:
         self._ahead = progress.ahead
 
     def beside(self, progress: Progress) -> Progress:
-        """Return the progress with these facts in it."""
+        """Return the queue's ``progress`` with these facts added to it."""
         return replace(
             progress,
             diverged=self.diverged,
@@ -81,54 +81,60 @@ class Notes:
         )
 
     def belongs_to(self, storage: str) -> None:
-        """Set the id of the storage."""
+        """Set the id of the storage that this cluster's tables are in."""
         self.storage = storage
 
     def was(self, offset: int) -> str:
-        """Return the cluster that applied the operation to these tables; empty: this one."""
+        """Return the cluster that applied the operation at ``offset`` to the tables of this one.
+
+        Empty if that was this cluster. It was another one if the tables are a copy of its tables.
+        """
         return next((name for name, below in self.lineage if offset < below), "")
 
     def idle(self, low: int) -> bool:
-        """True if nothing is to be copied, and no table is ahead of a cursor."""
+        """True if nothing is to be copied, and no copied table is ahead of the cursor ``low``."""
         return self.copying is None and self._ahead < low
 
     def copy(self, request: CopyRequest | None) -> None:
-        """Set the requested copy; None: there is none any more."""
+        """Set the requested copy of another cluster; None: no copy is requested any more."""
         self.copying = request
 
     def mark_diverged(self, divergence: Divergence) -> Divergence:
-        """Note that this cluster differs from the others; return the whole difference."""
+        """Note that this cluster differs from the others; return all differences as one."""
         self.diverged = divergence.joined(self.diverged)
         return self.diverged
 
     def mark_verified(self, marker: int) -> None:
-        """Forget a difference found at or before a verification with equal tables."""
+        """Forget differences up to ``marker``, where a verification found the tables equal."""
         if self.diverged is not None and self.diverged.offset <= marker:
             self.diverged = None
 
     def mark_undecided(self, undecided: Undecided) -> Undecided:
-        """Note that clusters differ; return the newest such difference."""
+        """Note that clusters differ and none is proven wrong; return the newest difference."""
         if self.undecided is None or self.undecided.offset <= undecided.offset:
             self.undecided = undecided
         return self.undecided
 
     def decide(self, marker: int) -> Undecided | None:
-        """Forget a difference at or before a verification that decided; return any later one."""
+        """Forget an undecided difference up to ``marker``, where a verification decided.
+
+        Return the difference if it is a later one.
+        """
         if self.undecided is not None and self.undecided.offset <= marker:
             self.undecided = None
         return self.undecided
 
     @property
     def judging(self) -> tuple[int, ...]:
-        """The operations with outcomes to be compared with the other clusters'."""
+        """The offsets of the operations whose outcomes are to be compared with other clusters'."""
         return tuple(sorted(self._judging))
 
     def judge(self, offset: int) -> None:
-        """Note that an operation's outcome is to be compared."""
+        """Note that an operation's outcome is to be compared with the other clusters'."""
         self._judging.add(offset)
 
     def judged(self, offset: int) -> None:
-        """Note that an operation's outcome was compared."""
+        """Note that an operation's outcome has been compared with the other clusters'."""
         self._judging.discard(offset)
 
 
@@ -170,11 +176,11 @@ class Facts:
     unmarked: bool
     created_ms: int
     rows: int | None
-    """The number of rows that it brings; None if its record does not state it."""
+    """The number of rows that the operation writes; None if its record does not state it."""
     of_session: bool
-    """True if its query depends on its client's session."""
+    """True if the operation's query depends on its client's session."""
     session: SessionRef | None
-    """That session as it was, if it can be made again."""
+    """That session at the time of the query, if it can be built again."""
     kind: Kind
     writes: frozenset[str]
     form: Form
@@ -209,5 +215,5 @@ class Facts:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The key of its request: user and id."""
+        """The key of the operation's request: user and request id."""
         return self.user, self.id
