@@ -186,7 +186,7 @@ MARKER: Final = Operation(
 
 
 class Intent(Enum):
-    """The intent that must be durable before a unit starts."""
+    """What is stored before a unit starts: nothing, its first and last offset, or a fingerprint."""
 
     NONE = auto()
     BATCH = auto()
@@ -337,7 +337,7 @@ class Composing:
         self._unreadable.discard(table)
 
     def failed(self, table: str) -> None:
-        """Note that the cluster could not read a table's columns, through no fault of the table."""
+        """Note that Spark gave an error when a table's columns were read."""
         self._unreadable.add(table)
 
     def looked_for(self, table: str) -> bool:
