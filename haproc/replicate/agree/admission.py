@@ -92,7 +92,7 @@ class Admission:
         self._on_members(members)
 
     async def wait_read_to(self, offset: int, timeout_s: float) -> bool:
-        """Wait until the log is read up to an offset; False if the time is over before that."""
+        """Wait until the log is read up to ``offset``; False if it is not within ``timeout_s``."""
         core = self._core
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

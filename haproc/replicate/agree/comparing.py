@@ -1,4 +1,4 @@
-"""Compares this cluster's tables (`Verifier`) and outcomes (`Comparison`) with the others'."""
+"""Compares this cluster's tables (`Verifier`) and outcomes (`Comparison`) with other clusters'."""
 
 from __future__ import annotations
 

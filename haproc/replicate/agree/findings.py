@@ -1,4 +1,4 @@
-"""Finds the clusters with wrong tables, by checksums, and the commits made past HAProc."""
+"""Finds by checksums which clusters have wrong tables, and which commits were made past HAProc."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ CHANGE_NO_ROWS: Final = frozenset(
         "ROW TRACKING BACKFILL",
     }
 )
-"""Delta 4.4's operations that do not change the result of any query."""
+"""The operations in Delta 4.4's table histories that do not change the result of any query."""
 COMMITS_MAX: Final = 1000
 """The most commits of one table that a scan reads, the newest ones. Chosen."""
 _FIRST: Final = 16

@@ -25,7 +25,7 @@ from haproc.replicate.member.core import Core
 logger = logging.getLogger(__name__)
 
 KEPT_MAX: Final = 1000
-"""The most foreign commits that are kept for answers. Chosen."""
+"""The most foreign commits that are kept in memory, to be shown to operators. Chosen."""
 SHOWN_MAX: Final = 20
 """The most foreign commits in an answer, and of one scan in the program's log. Chosen."""
 _PLAIN: Final = re.compile(r"`([A-Za-z_]\w*)`")
@@ -46,7 +46,7 @@ def settled_by(foreign: Mapping[str, Any], marker: int) -> list[Json]:
 
 
 class ForeignWatch:
-    """Finds, keeps and reports the foreign commits on this cluster."""
+    """Finds, keeps and reports the foreign commits (those made past HAProc) on this cluster."""
 
     def __init__(self, core: Core, store: KeyValueStore, on_foreign_write: OnForeignWrite) -> None:
         self._core = core

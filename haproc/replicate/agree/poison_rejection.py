@@ -45,8 +45,8 @@ from haproc.replicate.records.rows import ApplicationFailure
 logger = logging.getLogger(__name__)
 
 REST_FACTOR: Final = 12
-"""The longest pause after a failure vote, in units of `retry_max_s`. Each new attempt costs two
-records. Chosen: a minute."""
+"""The longest pause after a failure vote, as a multiple of `retry_max_s`. Chosen: it is a minute,
+because each new attempt costs two records of the log."""
 REVOKE_WAIT_S: Final = 30.0
 """The time after which a revocation is declined if not all members have voted. Chosen: longer than
 a cluster takes to stop a statement and to read the markers of its tables."""
@@ -196,7 +196,7 @@ class PoisonRejection:
     # -- votes of this cluster -------------------------------------------------------------
 
     def abandoned(self, offset: int) -> bool:
-        """True if the ring has given the operation up, as far as the log was read."""
+        """True if the ring has given the operation up, as far as this process has read the log."""
         return self._core.log_state.failure_votes.abandoned(offset) is not None
 
     def has_voted(self, offset: int) -> bool:
@@ -370,7 +370,7 @@ class PoisonRejection:
             await self.append_revoke(offset, op.id, f"its time budget ({op.apply_budget_s:g} s)")
 
     async def _heed(self, offset: int) -> None:
-        """Answer a request to revoke an operation; decline it after REVOKE_WAIT_S seconds."""
+        """Answer a request to revoke an operation, or decline it after REVOKE_WAIT_S seconds."""
         clock = asyncio.get_running_loop().time
         until = clock() + REVOKE_WAIT_S
         try:

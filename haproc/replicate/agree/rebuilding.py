@@ -77,7 +77,10 @@ def check_running(core: Core) -> None:
 
 
 async def ask_for(core: Core, request: CopyRequest) -> None:
-    """Store a request to copy this cluster's tables from another one; raises RequestError."""
+    """Store the request that this cluster copies its tables from another one at its next start.
+
+    Raises RequestError if the request cannot be stored.
+    """
 
     def with_request(known: Progress) -> Progress:
         asked = request

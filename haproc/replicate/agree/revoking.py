@@ -155,7 +155,7 @@ class Revoking:
                     await core.news.until(lambda: poison_rejection.open_revoke(offset) is None)
 
     def fate(self, offset: int) -> Revoked | None:
-        """Return the final fate of an operation; None if none is known here."""
+        """Return the final fate of an operation; None if this process does not know it yet."""
         core = self._core
         if (word := core.log_state.failure_votes.abandoned(offset)) is not None:
             return Revoked(offset, Fate.REVOKED if word.revoked else Fate.REJECTED, word.error)

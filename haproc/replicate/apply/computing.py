@@ -122,7 +122,7 @@ class Computing:
     ) -> None:
         """Let an operation's query run in the session of the client that sent it, as it is now.
 
-        ``unchanged``: returns True until its client begins to change it.
+        ``unchanged``: returns True until the client begins to change that session.
         """
         if (attached := self._sessions.get(key)) and attached.session is session:
             return  # its first epoch counts: it may have lost its content since
@@ -270,7 +270,7 @@ class Computing:
             self._core.news.changed()
 
     async def _known(self, offset: int) -> None:
-        """Wait until the operation's rows are in the log, or it is done here."""
+        """Wait until the operation's rows are in the log, or the operation is done here."""
         core = self._core
         found, expects = core.log_state.computations.found, core.schedule.expects
         await core.news.until(lambda: found(offset) is not None or not expects(offset))
@@ -387,7 +387,7 @@ class Computing:
     async def _run_in_attached_session(
         self, offset: int, op: Operation, query: Statement, session: Session, epoch: int
     ) -> ComputedRows:
-        """Run the query in its client's session, which Spark must not have lost (``epoch``).
+        """Run the query in its client's session; fail if Spark has lost that since ``epoch``.
 
         A lost session is not recreated here: that waits for the log, so for this operation, too.
         """

@@ -140,7 +140,7 @@ class Keeping:
 
     @property
     def empty(self) -> bool:
-        """True if there was no part so far."""
+        """True if no part was given to `append_part` so far."""
         return not self._places and self._under_way is None
 
     async def append_part(self, part: bytes) -> None:
@@ -296,8 +296,8 @@ ATTEMPT_S: Final = 3.0
 """The longest wait for the rows of a query; then a staging table is made. Chosen: several times
 its cost."""
 Stage: TypeAlias = Callable[[], AbstractAsyncContextManager[tuple[str, Session]]]
-"""Yields a new staging table's name, and a session to read it in, without a client's settings. It
-also has the table dropped."""
+"""Yields a new staging table's name, and a session to read it in, without a client's settings. The
+table is dropped when it is not needed any more."""
 
 
 async def materialise(
@@ -368,7 +368,7 @@ async def _fits(
 async def _read(
     table: str, reading: Queries, schema: bytes, keep: Keep, limits: Limits, timeout_s: float
 ) -> ComputedRows:
-    """Read a staging table piece by piece; return its rows in parts."""
+    """Read a staging table piece by piece; return its rows, and append them to the log in parts."""
     parts = Parts(limits.part_bytes_max, limits.part_rows_max)
     async with Keeping(keep) as kept:
         async for piece in _pieces(reading, table, schema, timeout_s):

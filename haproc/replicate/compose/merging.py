@@ -264,7 +264,7 @@ def _source_types(
 def _select(
     number: int, branch: _Branch, clauses: Sequence[str] | None, types: dict[str, str]
 ) -> str:
-    """Return a branch as a query; without ``clauses`` the statement is an INSERT."""
+    """Return a branch as a SELECT. ``clauses``: those of the MERGE; None: of an INSERT."""
     items = [
         f"{branch.values.get(name, f'CAST(NULL AS {kind})')} AS {quoted(name)}"
         for name, kind in types.items()

@@ -21,7 +21,7 @@ from haproc.classify.tokens import decoded
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A literal: its type, as `haproc.classify.insert` names types, and its text."""
+    """A literal. ``letter``: its type, as in `haproc.classify.insert`; ``text``: its SQL text."""
 
     letter: str
     text: str

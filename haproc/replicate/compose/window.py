@@ -318,7 +318,10 @@ class ComposedWindow:
         return [(state, self._put(sets, seen)) for state, seen in found]
 
     def _put(self, sets: State, seen: State) -> State:
-        """Return a row's new values after an UPDATE, all computed from the row before it."""
+        """Return a row's new values after an UPDATE (``sets``), from its values before (``seen``).
+
+        Raises _Unfit if they are too long.
+        """
         new = put_into_all(sets, seen)
         if any(len(term) > PIECES_MAX for term in new.values()):
             raise _Unfit
@@ -354,5 +357,5 @@ def _there(effect: RowEffect, rows: Sequence[Row]) -> bool | None:
 
 
 def put_into_all(sets: State, state: State) -> State:
-    """Return a row's new values after an UPDATE, all computed from its ``state`` before."""
+    """Return a row's new values after an UPDATE (``sets``), all from its ``state`` before it."""
     return {name: put_into(term, state) for name, term in sets.items()}

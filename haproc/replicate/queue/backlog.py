@@ -71,7 +71,7 @@ class CatchUpEstimate:
 
     @property
     def copy_is_faster(self) -> bool:
-        """True if a copy would take less time than the replay, by `FACTOR`."""
+        """True if a copy takes less time than the replay, even if multiplied by `FACTOR`."""
         return self.copy_s is not None and self.long and FACTOR * self.copy_s < self.bounded_s
 
     @property
@@ -159,7 +159,7 @@ class Backlog:
     """The records from a cluster's cursor on, read one after another.
 
     ``me``: the cluster; ``low``: its cursor; ``claims``: each cluster's newest claim below the
-    cursor; ``marker``: only operations below it count; None: all.
+    cursor; ``marker``: the copy's place: only operations before it count; None: all count.
     """
 
     def __init__(

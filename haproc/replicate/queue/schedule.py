@@ -110,7 +110,7 @@ class Schedule:
         return True
 
     def passed(self, offset: int) -> None:
-        """Note that the log holds nothing to apply at ``offset``."""
+        """Note that the record at ``offset`` is no operation that this cluster must apply."""
         self._read_to = max(self._read_to, offset + 1)
 
     def decide(self, offset: int, verdict: DecisionKind) -> bool:
@@ -215,7 +215,7 @@ class Schedule:
     def uncomputed(self) -> list[tuple[int, Operation]]:
         """Return the conflict-free operations that lack their rows.
 
-        Their queries may run now: the tables are exactly as of their place in the order.
+        Their queries may run now: the tables are exactly as they must be at the operation's place.
         """
         if not self._uncomputed:
             return []

@@ -198,8 +198,9 @@ class Unit:
     """One statement for the cluster: one operation, or several combined.
 
     ``version``: of the transaction marker, the last operation's offset. ``in_doubt``: an earlier
-    incarnation may have run it. ``composed``: one statement with the effect of unlike operations.
-    ``apart``: an earlier incarnation ran them as one statement that this one cannot make again.
+    incarnation may have run it. ``composed``: the text of one statement with the effect of unlike
+    operations, or empty. ``apart``: an earlier incarnation ran these operations as one statement
+    that this one cannot make again, so they must be split.
     """
 
     offsets: tuple[int, ...]
