@@ -268,7 +268,7 @@ class Assurance:
         return frozenset(name for name, each in self._look().items() if each.in_sync)
 
     def _applied(self, offset: int) -> frozenset[str]:
-        """Return the clusters, this one included, that are known to have applied ``offset``."""
+        """Return the clusters (with this one) that are known to have applied an operation."""
         applied = {self._core.me}
         for name, each in self._look().items():
             reported = self._reported.get(name)

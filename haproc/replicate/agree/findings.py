@@ -278,7 +278,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A foreign commit.
+    """A foreign commit: one that was made past HAProc.
 
     ``found_at``: the offset up to which the log had been read when it was found. ``verified_at``:
     the first verification after it that found this cluster equal to the others.

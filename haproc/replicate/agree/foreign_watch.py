@@ -37,10 +37,10 @@ def plain(name: str) -> str:
 
 
 def settled_by(foreign: Mapping[str, Any], marker: int) -> list[Json]:
-    """Return a cluster's foreign commits that were not followed by an earlier good verification.
+    """Return a cluster's foreign commits, without those that an earlier verification covered.
 
-    That is one before ``marker`` that found the cluster equal to the others. ``foreign``: the
-    result of `ForeignWatch.json`.
+    A verification before ``marker`` covered a commit if it came after that commit, and found the
+    cluster equal to the others. ``foreign``: the result of `ForeignWatch.json`.
     """
     return [each for each in foreign.get("commits", ()) if each["verified_at"] in (None, marker)]
 
@@ -163,7 +163,7 @@ class ForeignWatch:
     # -- results ---------------------------------------------------------------------------
 
     def verified(self, marker: int) -> None:
-        """Note a verification at ``marker`` that found this cluster equal, after these commits."""
+        """Note that a verification at ``marker``, after these commits, found the tables equal."""
         settled = [each.verified(marker) for each in self._found]
         self._found.clear()
         self._found.extend(settled)

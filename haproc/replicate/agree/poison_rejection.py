@@ -219,7 +219,10 @@ class PoisonRejection:
         return often and failing_s >= timeouts.give_up_after_s
 
     def takes_apart(self, trouble: Trouble) -> bool:
-        """True if a combined statement must be split: it keeps failing, or a part is revoked."""
+        """True if a combined statement must be split.
+
+        It keeps failing, or one of its operations is to be revoked.
+        """
         at_fault = self._due(trouble) or any(self.open_revoke(offset) for offset in trouble.offsets)
         return trouble.apart or (len(trouble.offsets) > 1 and at_fault)
 

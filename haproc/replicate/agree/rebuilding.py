@@ -117,7 +117,7 @@ class Mender:
         self._on = on
 
     async def run_forever(self) -> None:
-        """Request a rebuild whenever this cluster is DIVERGED and may be rebuilt."""
+        """Request a rebuild whenever this cluster is DIVERGED and may be rebuilt, for ever."""
         core = self._core
         while True:
             await core.news.until(self._differs)
@@ -156,10 +156,11 @@ class Mender:
 
 
 async def repair(core: Core, pattern: str, wanted: str) -> tuple[int, Sequence[str]]:
-    """Ask to replace tables by another cluster's; return the `Copy` record's offset, the tables.
+    """Append a `Copy` record that replaces tables by another cluster's; return its offset.
 
-    ``pattern``: `schema.table`, where ``*`` and ``?`` stand for any characters. ``wanted``: the
-    cluster to copy from; empty: any. Raises RequestError if no cluster or table fits.
+    Also return the tables' names. ``pattern``: `schema.table`, where ``*`` and ``?`` stand for any
+    characters. ``wanted``: the cluster to copy from; empty: any. Raises RequestError if no cluster
+    or table fits.
     """
     if not core.condition.applying:
         raise refused(

@@ -1,4 +1,4 @@
-"""Applies the units that the schedule gives out, on the lanes of this cluster.
+"""Applies the units (statements) that the schedule gives out, on the lanes of this cluster.
 
 For each unit: store its intent if it has one; run it, again after each environment or availability
 error; give its outcome to the waiting request; store the progress; release the units behind it. If
@@ -338,7 +338,7 @@ class Applier:
         return OperationOutcome(OutcomeStatus.FAILED, failure=ApplicationFailure.of(error))
 
     async def _refuted(self, unit: Unit) -> EngineError | None:
-        """Return an error of the cluster that may be behind an application error, if there is one.
+        """Return the cluster's error that may have caused an application error; None if there is none.
 
         If the storage is away, tables seem to be missing or empty. So an application error counts
         only if the storage is there, and every table that the catalog knows can be read. A combined

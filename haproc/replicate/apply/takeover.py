@@ -25,10 +25,11 @@ TABLES_AT_ONCE: Final = 4
 
 
 class PeerSuccessWatch:
-    """Finds the waiting operations that have succeeded on other clusters: they can be composed.
+    """Finds the waiting operations that have succeeded on other clusters.
 
-    It works while operations wait that might be composed. The other clusters' stored cursors and
-    the log's control records show the successes. It also asks Spark for the tables' columns.
+    These can be composed into one statement. It works while operations wait that might be. The
+    other clusters' stored cursors and the log's control records show the successes. It also asks
+    Spark for the tables' columns.
     """
 
     def __init__(self, core: Core) -> None:

@@ -1,13 +1,14 @@
 """The combined effect of consecutive statements on one table, by key. Values in, values out.
 
-A window takes changes in the order of the log, and keeps their combined effect: for each key, the
-new values of the table's rows with this key; for each inserted row, its present values. Keys need
-not be unique: an UPDATE changes the state of its key, and of each earlier inserted row with it.
+A *key* is the values of the columns that conditions compare, such as 7 in ``WHERE id = 7``. A
+window takes changes in the order of the log, and keeps their combined effect: for each key, the new
+values of the table's rows with this key; for each inserted row, its present values. Keys need not
+be unique: an UPDATE changes the state of its key, and of each earlier inserted row with it.
 
-An upsert either updates or inserts. That depends on whether a row with its key exists, which the
-window mostly cannot know. So it keeps both: the new values of the table's rows, and one row *that
-is inserted if the table has none*. Later changes apply to both. After the upsert the key has a row
-in either case.
+An upsert (MERGE) either updates or inserts. That depends on whether a row with its key exists,
+which the window mostly cannot know. So it keeps both: the new values of the table's rows, and one
+row *that is inserted if the table has none*. Later changes apply to both. After the upsert the key
+has a row in either case.
 
 A change may enter only if its effect in the window is the same as alone, *provided that each of the
 statements alone succeeds*: the caller must know that. If this is not certain, the change stays out

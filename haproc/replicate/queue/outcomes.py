@@ -24,14 +24,17 @@ from haproc.spark_error import Details
 
 @dataclass(slots=True)
 class Trouble:
-    """The failed attempts of a unit; ``apart``: its operations must run one by one from now on."""
+    """The failed attempts of a unit (a statement of one or more operations).
+
+    ``apart``: its operations must run one by one from now on.
+    """
 
     offsets: tuple[int, ...]
     attempts: int = 0
     error: str = ""
     apart: bool = False
     since_s: float = 0.0
-    """The time of its first failure, by the loop's clock."""
+    """The time of the unit's first failure, by the loop's clock."""
     poked: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

@@ -128,7 +128,7 @@ class Schedule:
         self._readiness.provide(offset)
 
     def permit(self, offset: int) -> None:
-        """Let a synchronous operation run before its decision: its origin asked for it."""
+        """Let a synchronous operation run before its decision, as its origin has asked."""
         self._readiness.permit(offset)
 
     def isolate(self, offset: int) -> None:
@@ -138,7 +138,7 @@ class Schedule:
             task.single = True
 
     def looked_up(self, below: int) -> None:
-        """Note that tables were searched for the effects of all operations below an offset."""
+        """Note that the tables' markers have been read for all operations below an offset."""
         self._looked_below = below
 
     def restore(self, offsets_applied: Mapping[str, int]) -> list[int]:
@@ -183,7 +183,7 @@ class Schedule:
     # -- starting --------------------------------------------------------------------------
 
     def take(self, lanes_free: int) -> list[Unit]:
-        """Return the units to start now, at most ``lanes_free``; they count as running from now on.
+        """Return the units (statements) to start now, at most ``lanes_free``; mark them as running.
 
         It stops early once it read texts (`Composing.tried`); so call it again if lanes are free.
         """
@@ -352,7 +352,7 @@ class Schedule:
     # -- ending ----------------------------------------------------------------------------
 
     def complete(self, unit: Unit) -> None:
-        """Note that a unit has run. From now on, `progress` contains it."""
+        """Note that a unit (statement) has run. From now on, `progress` contains it."""
         for offset in unit.offsets:
             self._tasks[offset].state = TaskState.COMPLETE
             self._done.add(offset)
@@ -431,7 +431,7 @@ class Schedule:
         return offset >= self._read_to or unfinished
 
     def untouched(self, offset: int) -> bool:
-        """True if no process of this cluster has begun the operation, as far as is known."""
+        """True if it is certain that no process of this cluster has begun the operation."""
         old = self._old_batches.items()
         if self.unmarked.doubted(offset) or any(a <= offset <= b for a, b in old):
             return False
@@ -441,7 +441,7 @@ class Schedule:
         return task.state is TaskState.WAITING and looked
 
     def unfinished(self) -> Iterator[Unfinished]:
-        """Yield the unfinished operations, in log order."""
+        """Yield the unfinished operations of the queue with their states, in log order."""
         for offset, task in self._tasks.items():
             running = task.state in (TaskState.RUNNING, TaskState.COMPLETE)
             uncomputed = self._readiness.lacks_rows(offset, task.op)
@@ -479,7 +479,7 @@ class Schedule:
         )
 
     def undecided(self) -> list[tuple[int, Operation]]:
-        """Return the conflict-free synchronous operations that wait for a decision."""
+        """Return the conflict-free synchronous operations that wait for their origin's decision."""
         waits = self._readiness.lacks_decision
         return [(t.offset, t.op) for t in self._in_turn() if waits(t.offset, t.op)]
 

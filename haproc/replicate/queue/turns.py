@@ -41,11 +41,11 @@ class Readiness:
         self._provided.add(offset)
 
     def permit(self, offset: int) -> None:
-        """Let a synchronous operation run before its decision: its origin asked for it."""
+        """Let a synchronous operation run before its decision, as its origin has asked."""
         self._permitted.add(offset)
 
     def lacks_rows(self, offset: int, op: Operation) -> bool:
-        """True if the operation waits for its rows."""
+        """True if the operation waits for its rows, which a query gives."""
         return op.computed and offset not in self._provided
 
     def lacks_decision(self, offset: int, op: Operation) -> bool:
@@ -226,7 +226,7 @@ class Turns:
         self._exclusive: OrderedDict[int, Operation] = OrderedDict()
         self._beside: OrderedDict[int, None] = OrderedDict()
         self._plain: OrderedDict[int, None] = OrderedDict()
-        """The operations that are neither exclusive nor computations of tables."""
+        """The operations that are neither exclusive nor compute a table (CREATE TABLE AS)."""
         self.computations: OrderedDict[int, tuple[frozenset[str], frozenset[str]]] = OrderedDict()
         """By offset: the tables read and written by statements that compute a table.
 
@@ -297,7 +297,7 @@ class Turns:
         ) and all(next(iter(self._queues[table].writing), offset) >= offset for table in op.reads)
 
     def newest(self, tables: Collection[str]) -> int:
-        """Return the newest operation that writes the only table in ``tables``.
+        """Return the offset of the newest operation that writes the only table in ``tables``.
 
         -1 if there is none, or if ``tables`` are several.
         """
@@ -305,7 +305,10 @@ class Turns:
         return -1 if queue is None else next(reversed(queue.writing), -1)
 
     def first_change(self, tables: Collection[str], none: int) -> int:
-        """Return the first unfinished operation that may change the tables, or else ``none``."""
+        """Return the offset of the first unfinished operation that may change the tables.
+
+        ``none`` if there is none.
+        """
         queues = (self._queues[table] for table in tables if table in self._queues)
         firsts = [next(iter(queue.writing), none) for queue in queues]
         return min([next(iter(self._exclusive), none), *firsts])

@@ -34,9 +34,8 @@ from haproc.replicate.records.rows import Write
 
 
 LEFT_FROM_BYTES: Final = 1 << 20
-"""The rows of an operation stay in the log until they are needed if they have so many bytes.
-Chosen: a second read of them costs little beside Spark's time. Of smaller ones thousands may be
-one statement."""
+"""Rows of at least so many bytes stay in the log until they are needed. Chosen: a second read of
+them costs little beside Spark's time; of smaller ones thousands may be one statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,10 +327,10 @@ class Composing:
     # -- tables ----------------------------------------------------------------------------
 
     def describe(self, table: str, columns: Sequence[Column] | None, definitions: int) -> None:
-        """Note a table's columns; None: it is not composed, because it does more than store rows.
+        """Note a table's columns. None: the table does not store rows exactly as they are given.
 
-        ``definitions``: the count as it was before the columns were read. If it has risen since,
-        the columns are not used.
+        Then nothing is composed for it. ``definitions``: the count as it was before the columns
+        were read. If it has risen since, the columns are not used.
         """
         if definitions == self.definitions:
             self._columns[table] = columns
@@ -350,7 +349,7 @@ class Composing:
         return table in self._columns
 
     def applied(self, operations: Iterable[Operation]) -> None:
-        """Forget all tables' columns if these operations, applied here, may have changed one."""
+        """Forget all tables' columns if these operations, applied here, may have changed some."""
         if any(op.exclusive or redefined(op) != NOTHING for op in operations):
             self._columns.clear()
             self._unreadable.clear()
