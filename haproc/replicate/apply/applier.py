@@ -338,7 +338,7 @@ class Applier:
         return OperationOutcome(OutcomeStatus.FAILED, failure=ApplicationFailure.of(error))
 
     async def _refuted(self, unit: Unit) -> EngineError | None:
-        """Return the cluster's error that may have caused an application error; None if there is none.
+        """Return an error of the cluster that may have caused an application error, or None.
 
         If the storage is away, tables seem to be missing or empty. So an application error counts
         only if the storage is there, and every table that the catalog knows can be read. A combined
