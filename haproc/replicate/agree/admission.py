@@ -26,14 +26,15 @@ from haproc.replicate.records.operation import from_record
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 5
-"""The most attempts to append a change while other changes come in between."""
+"""The most attempts to append a change of the members while other processes change them, too."""
 CLUSTERS_MAX: Final = 64
 
 
 class Admission:
-    """Follows and appends changes. ``on_members`` is called when the log changes the members.
+    """Follows the changes of the ring's members in the log, and appends new ones.
 
-    ``on_wanted_copy`` is called if this cluster is a member and must copy another one first.
+    ``on_members`` is called with the new members after each change. ``on_wanted_copy`` is called
+    if this cluster is a member, and a copy of another cluster to it was requested.
     """
 
     def __init__(
@@ -49,7 +50,10 @@ class Admission:
     # -- records of the log ----------------------------------------------------------------
 
     async def restore(self, offset: int) -> None:
-        """Follow the members' record that an earlier process knew; -1: it knew none."""
+        """Read the members from the record at ``offset``, which an earlier process had read.
+
+        Do nothing if ``offset`` is -1: that process knew no such record.
+        """
         core = self._core
         if offset < 0:
             return
@@ -64,7 +68,10 @@ class Admission:
             self._enrol(Enrolled(offset, message.members))
 
     def follow(self, offset: int, message: Roster) -> None:
-        """Follow a record; a repeated one changes nothing."""
+        """Take the members from a record of the log.
+
+        A record that was read before, or that does not replace the newest one, changes nothing.
+        """
         before = self._core.members.enrolled
         after = enrolled_after(before, offset, message)
         if after != before:
@@ -85,7 +92,7 @@ class Admission:
         self._on_members(members)
 
     async def wait_read_to(self, offset: int, timeout_s: float) -> bool:
-        """Wait until the log is read up to an offset; False if the time is over before that."""
+        """Wait until the log is read up to ``offset``; False if it is not within ``timeout_s``."""
         core = self._core
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -95,7 +102,7 @@ class Admission:
     # -- requests of operators -------------------------------------------------------------
 
     def describe(self) -> Mapping[str, Json]:
-        """Return the members, the offset of their record, and how the configuration differs."""
+        """Return the members, their record's offset, and how the configured members differ."""
         core = self._core
         since = core.members.enrolled.offset
         return {
@@ -107,7 +114,10 @@ class Admission:
         }
 
     async def join(self, name: str, peer: Address, client_url: str) -> Mapping[str, Json]:
-        """Make a cluster a member, if it is not one already; raises RequestError."""
+        """Make cluster ``name`` a member of the ring, if it is not one already.
+
+        Raises RequestError if that is refused, or the log cannot be reached.
+        """
         member = Member(name, peer, client_url)
         for _ in range(ATTEMPTS_MAX):
             await self._up_to_date()
@@ -128,7 +138,10 @@ class Admission:
         raise _refused("others change the members at the same time", "try again")
 
     async def leave(self, name: str) -> Mapping[str, Json]:
-        """Remove a cluster from the ring for good; raises RequestError."""
+        """Remove cluster ``name`` from the ring for good.
+
+        Raises RequestError if that is refused, or the log cannot be reached.
+        """
         for _ in range(ATTEMPTS_MAX):
             await self._up_to_date()
             base, members = self._core.members.enrolled, self._members()
@@ -151,7 +164,10 @@ class Admission:
         return core.identity.founders if members is None else members
 
     async def _up_to_date(self) -> None:
-        """Wait until the members are known as the log has them now; raises RequestError."""
+        """Wait until this process has read the log to its end, so that it knows the newest members.
+
+        Raises RequestError if this cluster is not READY, or the log is not read in time.
+        """
         core = self._core
         if core.condition.state is not State.READY:
             raise _refused(
@@ -167,7 +183,7 @@ class Admission:
             raise _refused(f"cluster {core.me} has not read the log to its end", "try again")
 
     async def _strangers(self) -> frozenset[str]:
-        """Return the clusters that took part so far and are not known as members."""
+        """Return the clusters that have a cursor or claim in the log, but are no known members."""
         core = self._core
         named = {each.name for each in self._members()}
         try:
@@ -176,7 +192,10 @@ class Admission:
             raise _unavailable(error) from error
 
     async def _no_strangers(self, joining: str) -> None:
-        """Raise RequestError if the first record would leave out a cluster that took part."""
+        """Raise RequestError if the ring's first `Roster` record would leave out a cluster.
+
+        That is a cluster that took part in the ring, and is not ``joining``, which is added.
+        """
         if self._core.members.enrolled.offset >= 0:
             return
         if strangers := sorted(await self._strangers() - {joining}):
@@ -187,7 +206,10 @@ class Admission:
             )
 
     async def _append(self, roster: Roster) -> None:
-        """Append a record and wait until it is read; the caller checks if it counts."""
+        """Append a `Roster` record and wait until this process has read it.
+
+        The caller checks if it changed the members. Raises RequestError if it is not read in time.
+        """
         core = self._core
         try:
             offset = await core.own_log.append_once(roster)

@@ -1,4 +1,4 @@
-"""Waits until enough clusters have applied a write; keeps DDL back that must wait for a table."""
+"""Waits until enough clusters have applied a write; delays DDL that has to wait for a table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ from haproc.replicate.records.operation import Operation
 
 @dataclass(frozen=True, slots=True)
 class ConcernJudgement:
-    """``waiting_for``: clusters still to apply it. ``possible``: those in sync now are enough."""
+    """Whether a write concern is met for one write.
+
+    ``waiting_for``: the in-sync clusters that have not applied the write. ``possible``: True if the
+    concern is met once these have applied it.
+    """
 
     fulfilled: bool
     waiting_for: frozenset[str] = frozenset()
@@ -45,7 +49,7 @@ class ConcernJudgement:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A write concern on a ring of ``clusters`` clusters."""
+    """The number of clusters that a write concern needs, in a ring of ``clusters`` clusters."""
 
     concern: WriteConcern
     clusters: int
@@ -63,11 +67,11 @@ class Requirement:
                 return self.min_insync
 
     def permits(self, in_sync: Set[str]) -> bool:
-        """True if a write may be appended while these clusters are in sync."""
+        """True if enough clusters are in sync (``in_sync``) that a write may be appended."""
         return self.concern is WriteConcern.ONE or len(in_sync) >= self.needed
 
     def judge(self, in_sync: Set[str], applied: Set[str]) -> ConcernJudgement:
-        """Judge a write that these clusters have applied, the one that received it among them."""
+        """Judge if the concern is met for a write which the clusters ``applied`` have applied."""
         missing = frozenset(in_sync - applied)
         enough = len(applied) >= self.needed
         if enough and (self.concern is not WriteConcern.ALL or not missing):
@@ -76,15 +80,15 @@ class Requirement:
 
 
 _UNFINISHED_MAX: Final = 1000
-"""The most operations named in one answer; those after them count as not applied yet."""
+"""The most unfinished operations that one answer names; all later ones count as not applied."""
 _ALL_PROGRESS_S: Final = 0.01
-"""The age up to which one view of the ring is used again: many writes are judged at once."""
+"""How long one view of all clusters' progress is used again: many writes are judged at once."""
 
 
 async def progress(core: Core, seen: str, timeout_s: float) -> PeerProgress:
     """Return this cluster's progress as soon as it differs from ``seen``, or after ``timeout_s``.
 
-    ``seen``: the field of an earlier answer; empty: answer at once.
+    ``seen``: the field of this name in the caller's last answer; empty: return at once.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
@@ -105,7 +109,7 @@ def _seen(core: Core) -> str:
 
 @dataclass(eq=False, slots=True)
 class _Wait:
-    """A write that is waited for."""
+    """A write whose request waits until other clusters (``waiting_for``) have applied it."""
 
     offset: int
     waiting_for: frozenset[str] = field(default_factory=frozenset)
@@ -115,10 +119,8 @@ class Assurance:
     """Waits until the clusters that a write concern asks for have applied a write.
 
     While writes wait, each peer is asked for its progress by one long poll at a time: `progress`
-    answers as soon as the peer has finished an operation. The progress in ``all_progress`` counts,
-    too: a lost poll holds no write up.
-
-    ``all_progress`` returns the progress of every cluster.
+    answers as soon as the peer has finished an operation. ``all_progress`` returns what is known
+    of every cluster's progress without such polls. It is used, too, so a lost poll delays no write.
 
     ``on_waited`` is called after each wait: the concern, True if it was met, and the seconds.
     """
@@ -147,7 +149,10 @@ class Assurance:
         self._news = asyncio.Event()
 
     def check(self, concern: WriteConcern, key: tuple[str, str]) -> None:
-        """Raise RequestError if a new write of this concern must not be appended now."""
+        """Raise RequestError if too few clusters are in sync to append a write of this concern.
+
+        ``key``: of the request. If its operation is known already, nothing is raised.
+        """
         requirement = self._requirement(concern)
         in_sync = self._in_sync()
         if requirement.permits(in_sync) or self._core.outcomes.find(key) is not None:
@@ -165,10 +170,12 @@ class Assurance:
     async def fulfil(
         self, offset: int, concern: WriteConcern, deadline_s: float
     ) -> Mapping[str, str]:
-        """Wait until a write that is applied here may be answered; return the clusters with it.
+        """Wait until a write that this cluster has applied meets its concern.
 
-        ``deadline_s`` is a time of the loop's clock. Raises RequestError when it has passed, when
-        too few clusters have been in sync for a while, and when this cluster leaves service.
+        Return "applied" for each cluster that has applied it; nothing for concern ``one``, which
+        needs no wait. ``deadline_s`` is a time of the loop's clock. Raises RequestError when it has
+        passed, when too few clusters have been in sync for a while, and when this cluster leaves
+        service.
         """
         if concern is WriteConcern.ONE:
             return {}
@@ -207,10 +214,10 @@ class Assurance:
     async def _believable(
         self, requirement: Requirement, applied: frozenset[str], deadline_s: float
     ) -> bool:
-        """True if the clusters that have not applied the write may be left out as not in sync.
+        """True if the concern may count as met although some clusters have not applied the write.
 
-        A HAProc that is cut off also finds no other cluster in sync. It does not reach the log
-        either. So the log must answer now.
+        They are left out because they are not in sync. But a HAProc that is cut off also finds no
+        other cluster in sync. It does not reach the log either. So the log must answer now.
         """
         if requirement.concern is not WriteConcern.ALL or len(applied) == requirement.clusters:
             return True
@@ -221,7 +228,10 @@ class Assurance:
         return False
 
     async def _next(self, until_s: float) -> None:
-        """Wait for news, at most until a time: peers come and go without news."""
+        """Wait until a peer has reported its progress, at most until ``until_s``.
+
+        The limit is needed: nothing reports that a cluster enters or leaves the in-sync set.
+        """
         self._news.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until_s):
@@ -258,7 +268,7 @@ class Assurance:
         return frozenset(name for name, each in self._look().items() if each.in_sync)
 
     def _applied(self, offset: int) -> frozenset[str]:
-        """Return the clusters that are known to have applied it, this one included."""
+        """Return the clusters (with this one) that are known to have applied an operation."""
         applied = {self._core.me}
         for name, each in self._look().items():
             reported = self._reported.get(name)
@@ -310,10 +320,10 @@ def _clusters(count: int) -> str:
 
 
 async def nothing_computes(core: Core, timeout_s: float, ddl: Operation | None = None) -> None:
-    """Wait until no serving cluster computes a table; raises RequestError after ``timeout_s``.
+    """Wait until no serving cluster computes a table (CREATE TABLE AS).
 
     ``ddl``: wait only for computations that conflict with this DDL. The wait also ends when this
-    cluster takes no writes any more.
+    cluster takes no writes any more. Raises RequestError after ``timeout_s``.
     """
     offset: int | None = None
     try:

@@ -1,4 +1,4 @@
-"""Compares this cluster's tables (`Verifier`) and outcomes (`Comparison`) with the others'."""
+"""Compares this cluster's tables (`Verifier`) and outcomes (`Comparison`) with other clusters'."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 MARKERS_KEPT_MAX: Final = 16
 ATTEMPTS_MAX: Final = 5
-"""The most attempts to list the tables, or to read one, before the record names a failure."""
+"""The most attempts to list the tables, or to read one; then the checksums show a failure."""
 JUDGE_WAIT_S: Final = 3600.0
 """The longest wait for the checksums of clusters that still apply the log."""
 REPLACED: Final = "the HAProc was started again before it had read its tables; verify again"
@@ -45,9 +45,10 @@ class _Marker:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The result of the newest verification, for this cluster and its tables.
+    """The result of the newest verification for this cluster.
 
-    ``at_ms``: the time at which this cluster reached it; None: an earlier process did.
+    ``tables``: the number of its tables by finding. ``at_ms``: the Unix time at which this process
+    reached the verification point; None if an earlier process reached it.
     """
 
     finding: Finding
@@ -57,7 +58,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class _ClusterState:
-    """A cluster's state, its reason, and the foreign commits in its tables."""
+    """A cluster's state, its reason, and its foreign commits (those made past HAProc)."""
 
     applying: bool
     state: str
@@ -66,7 +67,7 @@ class _ClusterState:
 
 
 class Verifier:
-    """Compares the clusters' tables at one place in the order.
+    """Compares the clusters' tables at one place in the log.
 
     The offset of a *verify* record is a verification point (``marker``). Every cluster reaches it
     with everything before it applied and nothing after it. It notes its tables' versions there,
@@ -94,7 +95,7 @@ class Verifier:
     # -- records of the log ----------------------------------------------------------------
 
     def handle_verify_record(self, offset: int, message: Verify | Checksums) -> None:
-        """Process a record; a repeated one changes nothing."""
+        """Note a verify or checksums record; one that was read before changes nothing."""
         if isinstance(message, Verify):
             self._markers.setdefault(offset, _Marker(message.by, message.trusted))
             if len(self._markers) > MARKERS_KEPT_MAX:
@@ -115,12 +116,15 @@ class Verifier:
         return max(self._markers, default=None)
 
     def pending(self, offset: int) -> bool:
-        """True if the newest verification is before an offset and not judged here yet."""
+        """True if the newest verification point is before ``offset``, and not judged here yet."""
         newest = self.newest
         return newest is not None and max(self._concluded, self._core.notes.born) < newest < offset
 
     async def resume(self) -> None:
-        """Append an error if an earlier process died between the newest point and its checksums."""
+        """Append an error instead of the checksums that an earlier process still had to append.
+
+        It died between the newest verification point and its checksums. Otherwise do nothing.
+        """
         core, offset = self._core, self.newest
         if offset is None or not core.notes.born <= offset < core.schedule.low:
             return
@@ -132,7 +136,10 @@ class Verifier:
     # -- checksums of this cluster ---------------------------------------------------------
 
     async def at(self, offset: int) -> None:
-        """Note the versions of all tables at a verification's place; read the tables later."""
+        """Note the versions of all tables at the verification point ``offset``; read them later.
+
+        Do nothing if a newer verification point is known.
+        """
         core = self._core
         if offset != self.newest or offset < core.notes.born:
             return
@@ -208,7 +215,7 @@ class Verifier:
     # -- judging ---------------------------------------------------------------------------
 
     async def _judge(self, offset: int) -> None:
-        """Judge this cluster once all clusters that apply the log have appended checksums."""
+        """Judge this cluster as soon as all clusters that apply the log have appended checksums."""
         core, clock = self._core, asyncio.get_running_loop().time
         end = clock() + JUDGE_WAIT_S
         try:
@@ -278,7 +285,10 @@ class Verifier:
     # -- requests of operators -------------------------------------------------------------
 
     async def describe(self, offset: int) -> Mapping[str, Json] | None:
-        """Return the results so far of the newest verification, if ``offset`` is a known one."""
+        """Return the results so far of the newest verification, as JSON.
+
+        None if ``offset`` is not a known verification point.
+        """
         if offset not in self._markers or self.newest is None:
             return None
         offset = self.newest
@@ -313,9 +323,9 @@ def _difference_text(table: str, held: Mapping[str, str]) -> str:
 
 
 REPORTS_KEPT_MAX = 1000
-"""The most kept reports on operations that this cluster has not finished yet."""
+"""The most kept error reports of other clusters, on operations that are unfinished here."""
 ROUNDS_MAX = 60
-"""The most rounds of questions to peers; after them the known outcomes decide."""
+"""The most rounds of asking peers for their outcomes; after them the known outcomes decide."""
 
 
 def _word(error_class: object, sqlstate: object) -> str:
@@ -342,10 +352,10 @@ class Comparison:
         self._core = core
         self._reports: OrderedDict[int, ApplicationFailure] = OrderedDict()
         self._reported: dict[int, dict[str, str]] = {}
-        """Peers' outcomes, read again after a restart, of operations that are not judged yet."""
+        """Peers' outcomes that the log showed again after a restart: by offset, then by peer."""
 
     def resume(self) -> None:
-        """Judge the operations that an earlier process left unjudged."""
+        """Judge the operations whose outcomes an earlier process had not compared to the end."""
         core = self._core
         for offset in core.notes.judging:
             if (known := core.outcomes.at(offset)) is not None:
@@ -359,7 +369,10 @@ class Comparison:
         await self._judge(known.offset, known.facts, outcome)
 
     def reported(self, report: FailureReport) -> None:
-        """Keep another cluster's report of an error, or compare it with the outcome here."""
+        """Compare another cluster's report of an error with the outcome here; keep it for later.
+
+        It is kept only if this cluster has no outcome of that operation yet.
+        """
         if not self._core.condition.now.started and report.offset in self._core.notes.judging:
             word = _word(report.failure.error_class, report.failure.sqlstate)
             self._reported.setdefault(report.offset, {})[report.cluster] = word
@@ -372,7 +385,10 @@ class Comparison:
         self._compare(report.offset, known.facts, known.outcome, report.failure)
 
     def ran(self, offset: int, operation: Operation, outcome: OperationOutcome) -> None:
-        """Compare this cluster's new outcome with a kept report; judge it if it is an error."""
+        """Compare this cluster's new outcome with a report that was kept for it.
+
+        If there is none, and the outcome is an error, ask the peers for theirs.
+        """
         theirs = self._reports.pop(offset, None)
         if theirs is not None:
             self._compare(offset, Facts.of(operation), outcome, theirs)

@@ -30,18 +30,18 @@ HELD: Final = frozenset({Kind.DROP_TABLE, Kind.DROP_NAMESPACE, Kind.VACUUM})
 HOLD_S: Final = 6 * 3600.0
 """The longest wait of these operations for a copy. Chosen: a TiB at 50 MiB/s."""
 LEASE_S: Final = 120.0
-"""The time without a question after which a copy counts as ended."""
+"""The time after which a copy counts as ended if the other cluster asks nothing any more."""
 NOTES_MAX: Final = 16
 ATTEMPTS_MAX: Final = 5
 READ_BYTES_MAX: Final = 16 << 20
 READS_AT_ONCE: Final = 4
-"""The most reads of this cluster at once, for all copies together. Chosen: as one copy asks."""
+"""The most reads of this cluster's files at once, for all copies. Chosen: as one copy asks."""
 
 
 @dataclass(slots=True)
 class _Note:
     id: str
-    """Names this snapshot in questions: they name tables by their number in it."""
+    """The name of this snapshot in questions. They name a table by its number in the snapshot."""
     inventory: Inventory
     claims: tuple[tuple[str, int], ...]
     roster: int
@@ -51,10 +51,10 @@ class _Note:
 
 
 class Donor:
-    """Takes snapshots of this cluster, and answers the questions of copies."""
+    """Takes snapshots of this cluster, and answers the questions of clusters that copy it."""
 
     def __init__(self, core: Core, unverified: Callable[[int], bool]) -> None:
-        """``unverified``: True if a verification before an offset is not judged yet."""
+        """``unverified``: True if a verification before an offset is not judged here yet."""
         self._core = core
         self._unverified = unverified
         self._wanted: dict[int, Copy] = {}
@@ -62,7 +62,7 @@ class Donor:
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
 
     def note_copy_as_donor(self, offset: int, copy: Copy) -> bool:
-        """Note a record; True if this cluster is to take a snapshot there."""
+        """Note a `Copy` record; return True if this cluster must take a snapshot at its offset."""
         claims = self._core.log_state.claims
         void = claims.void(offset, copy.cluster, copy.epoch)  # of a process that was replaced
         mine = self._core.me in (copy.donor, copy.spare) and not void
@@ -77,19 +77,20 @@ class Donor:
         return mine
 
     def forget(self, marker: int) -> None:
-        """Drop the snapshot of a record."""
+        """Drop the snapshot of the `Copy` record at offset ``marker``; do not take it later."""
         self._wanted.pop(marker, None)
         if self._notes.pop(marker, None) is not None:
             self._core.news.changed()
 
     def wants(self, offset: int) -> bool:
-        """True if this cluster is to take a snapshot at an offset."""
+        """True if a `Copy` record at this offset wants a snapshot of this cluster."""
         return offset in self._wanted
 
     async def at(self, offset: int) -> None:
-        """Take the snapshot at a record, with everything before it applied.
+        """Take the snapshot for the `Copy` record at ``offset``; everything before it is applied.
 
-        There is none if this cluster is to copy tables itself, or has tables ahead of the record.
+        Take none if this cluster must copy tables itself, has tables ahead of the record, or cannot
+        list its tables.
         """
         core, pauses = self._core, self._core.backoff()
         if not core.notes.idle(offset):
@@ -118,14 +119,14 @@ class Donor:
             )
 
     async def free(self, operation: Operation) -> None:
-        """Wait until an operation may delete files."""
+        """Wait until an operation may delete files: no copy needs them any more."""
         if self.holds(operation):
             logger.info("%s waits for a copy of this cluster", operation.kind.value)
         while self.holds(operation):  # noqa: ASYNC110 - a hold also ends by time
             await asyncio.sleep(self._core.timeouts.probe_interval_s)
 
     def holds(self, operation: Operation) -> bool:
-        """True if an operation would delete files that are to be copied."""
+        """True if an operation would delete files that a copy may still read; so it must wait."""
         now_s = self._now_s()
         return operation.kind in HELD and any(
             now_s - note.asked_s < LEASE_S and now_s - note.began_s < HOLD_S
@@ -138,9 +139,10 @@ class Donor:
     # -- questions of the other cluster ----------------------------------------------------
 
     async def answer(self, question: CopyQuestion) -> tuple[CopyAnswer, bytes]:
-        """Answer a question of a copy: ``do`` is inventory, note, state, files, read or end.
+        """Answer a question of a cluster that copies this one; return also the bytes it asks for.
 
-        Spark's errors are a part of the answer. Raises ValueError for another ``do`` or table.
+        ``question.do`` is inventory, note, state, files, read or end. An error of Spark is part of
+        the answer. Raises ValueError for another ``do``, or if there is no such table.
         """
         if question.do == "inventory":
             return await self._inventory(), b""
@@ -172,7 +174,7 @@ class Donor:
             return CopyAnswer("failed", message=error.message)
 
     def _without_notes(self, marker: int) -> CopyAnswer:
-        """Return "pending" if a snapshot will come, with the reason of a delay; else "gone"."""
+        """Return "pending" if the snapshot is still to come, and why it is late; else "gone"."""
         core = self._core
         state, reason = core.condition.state, core.condition.reason
         if state in HOPELESS or not (marker in self._wanted or marker >= core.schedule.read_to):
@@ -180,7 +182,7 @@ class Donor:
         return CopyAnswer("pending", message="" if self._moves() else f"{state} {reason}")
 
     def _moves(self) -> bool:
-        """True if this cluster goes on applying; one that copies tables itself does not."""
+        """True if this cluster goes on applying the log; one that copies tables itself does not."""
         condition = self._core.condition
         return condition.applying and not condition.now.copying
 

@@ -1,4 +1,4 @@
-"""Finds the clusters with wrong tables, by checksums, and the commits made past HAProc."""
+"""Finds by checksums which clusters have wrong tables, and which commits were made past HAProc."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def right_of(votes: Iterable[str], absent: int) -> str | None:
     """Return the value that is proven right; None if no value is.
 
     ``votes``: the value of each cluster that may vote. ``absent``: the number of clusters that may
-    vote later. A value is right if all votes agree, or if it has more than half of all votes, the
-    absent ones included. So no later vote can change that.
+    vote later. A value is right if all votes so far agree on it, or if it has more than half of all
+    votes, the absent ones included.
     """
     counts = Counter(votes)
     if not counts:
@@ -36,7 +36,7 @@ def right_of(votes: Iterable[str], absent: int) -> str | None:
 
 
 def is_wrong(me: str, outcomes: Mapping[str, str], absent: int) -> bool:
-    """True if the outcomes prove that this cluster's is wrong; False if they prove nothing.
+    """True if the outcomes prove that the outcome of cluster ``me`` is wrong.
 
     ``outcomes``: each known outcome as a text, by cluster. ``absent``: as in `right_of`.
     """
@@ -45,7 +45,7 @@ def is_wrong(me: str, outcomes: Mapping[str, str], absent: int) -> bool:
 
 
 def tied(outcomes: Mapping[str, str], absent: int) -> bool:
-    """True if outcomes differ and nothing proves which of them is right."""
+    """True if the outcomes differ and it is not proven which of them is right (see `right_of`)."""
     return right_of(outcomes.values(), absent) is None
 
 
@@ -68,9 +68,9 @@ class Finding(StrEnum):
     EQUAL = "equal"
     DIFFERENT = "different"
     UNDECIDED = "undecided"
-    """It could not be read or compared, or clusters differ and none is proven right."""
+    """The table could not be read or compared; or the clusters differ, and none is proven right."""
     UNAVAILABLE = "unavailable"
-    """There are no checksums of the cluster."""
+    """The cluster has appended no checksums, or an error in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +87,20 @@ class Findings:
     tied: tuple[str, ...] = ()
 
     def different(self, cluster: str) -> list[str]:
-        """Return the tables that are wrong on a cluster."""
+        """Return the tables that are proven wrong on a cluster."""
         found = self.tables.items()
         return sorted(table for table, by in found if by[cluster] is Finding.DIFFERENT)
 
     def counted(self, cluster: str) -> dict[str, int]:
-        """Return the number of tables on a cluster by finding."""
+        """Return for each finding the number of tables with it on a cluster."""
         counts = Counter(by[cluster] for by in self.tables.values())
         return {finding.value: counts[finding] for finding in Finding}
 
 
 def compare(records: Mapping[str, Checksums], ring: Iterable[str], trusted: str = "") -> Findings:
-    """Judge all clusters of the ring by the checksums that are there.
+    """Judge all clusters of the ring by the checksums that have been appended so far.
 
-    ``trusted``: the cluster with the right tables; empty: the majority has them.
+    ``trusted``: the cluster whose tables are right; empty: the tables of the majority are.
     """
     names = list(ring)
     reports = {name: records[name] for name in names if name in records and not records[name].error}
@@ -128,7 +128,7 @@ def compare(records: Mapping[str, Checksums], ring: Iterable[str], trusted: str 
 
 
 def contents(checksum: str) -> str:
-    """Return a checksum as text for people."""
+    """Return the checksum of a table as text for people."""
     if not checksum:
         return "cannot be read"
     parts = checksum.split(":")
@@ -138,7 +138,7 @@ def contents(checksum: str) -> str:
 
 
 def listed_names(names: Sequence[str]) -> str:
-    """Return the names as one text, shortened to the room beside a cursor."""
+    """Return the names as one text, short enough for the note that is stored beside a cursor."""
     text = ""
     for count, name in enumerate(names):
         longer = f"{text}, {name}" if text else name
@@ -202,7 +202,7 @@ CHANGE_NO_ROWS: Final = frozenset(
         "ROW TRACKING BACKFILL",
     }
 )
-"""Delta 4.4's operations that do not change the result of any query."""
+"""The operations in Delta 4.4's table histories that do not change the result of any query."""
 COMMITS_MAX: Final = 1000
 """The most commits of one table that a scan reads, the newest ones. Chosen."""
 _FIRST: Final = 16
@@ -235,14 +235,18 @@ class Looked:
         return min(newest.version - seen + 1, COMMITS_MAX)
 
     def more_count(self, read: Sequence[Commit], count: int) -> int:
-        """Return a larger count if ``read`` may lack commits; 0 if it has all of them."""
+        """Return how many commits to read instead, if some since the last scan may be missing.
+
+        ``read``: the newest commits; ``count``: the number that was asked for. 0: none is missing,
+        or no more may be read.
+        """
         reached = len(read) < count or read[-1].at_ms <= (self.until_ms or 0)
         return 0 if reached or count >= COMMITS_MAX else min(count * _MORE, COMMITS_MAX)
 
     def foreign(
         self, table: str, newest: Newest, read: Sequence[Commit], application: str
     ) -> list[Commit]:
-        """Return the foreign commits up to a table's newest one, the oldest first.
+        """Return a table's new foreign commits up to its newest commit, the oldest first.
 
         ``read``: the table's commits, the newest first. ``application``: the ring's application id.
         """
@@ -258,7 +262,7 @@ class Looked:
         ]
 
     def after(self, newest: Mapping[str, Newest], unread: Sequence[str] = ()) -> Looked:
-        """Return the coverage after a scan up to ``newest``; ``unread``: failed tables."""
+        """Return what is covered after a scan up to ``newest``; ``unread``: unreadable tables."""
         until_ms = max([self.until_ms or 0, *(each.at_ms for each in newest.values())])
         versions = {
             name: self.versions.get(name, each.version)
@@ -274,9 +278,10 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A foreign commit. ``found_at``: the offset up to which the log had been read then.
+    """A foreign commit: one that was made past HAProc.
 
-    ``verified_at``: the first verification after it that found this cluster equal to the others.
+    ``found_at``: the offset up to which the log had been read when it was found. ``verified_at``:
+    the first verification after it that found this cluster equal to the others.
     """
 
     table: str
@@ -290,7 +295,10 @@ class Foreign:
         return self.commit.operation not in CHANGE_NO_ROWS
 
     def verified(self, marker: int) -> Foreign:
-        """Return the commit after a verification at ``marker`` found this cluster equal."""
+        """Return this commit after the verification at ``marker`` found its cluster equal.
+
+        ``verified_at`` becomes ``marker``, unless the commit is newer or was verified before.
+        """
         known = self.verified_at is not None or self.found_at > marker
         return self if known else replace(self, verified_at=marker)
 

@@ -25,9 +25,9 @@ from haproc.replicate.member.core import Core
 logger = logging.getLogger(__name__)
 
 KEPT_MAX: Final = 1000
-"""The most foreign commits that are kept for answers. Chosen."""
+"""The most foreign commits that are kept in memory, to be shown to operators. Chosen."""
 SHOWN_MAX: Final = 20
-"""The most foreign commits in an answer, and in the log messages of one scan. Chosen."""
+"""The most foreign commits in an answer, and of one scan in the program's log. Chosen."""
 _PLAIN: Final = re.compile(r"`([A-Za-z_]\w*)`")
 
 
@@ -37,15 +37,16 @@ def plain(name: str) -> str:
 
 
 def settled_by(foreign: Mapping[str, Any], marker: int) -> list[Json]:
-    """Return a cluster's foreign commits that no verification before ``marker`` has settled.
+    """Return a cluster's foreign commits, without those that an earlier verification covered.
 
-    ``foreign``: as `ForeignWatch.json` gives it.
+    A verification before ``marker`` covered a commit if it came after that commit, and found the
+    cluster equal to the others. ``foreign``: the result of `ForeignWatch.json`.
     """
     return [each for each in foreign.get("commits", ()) if each["verified_at"] in (None, marker)]
 
 
 class ForeignWatch:
-    """Finds, keeps and reports the foreign commits on this cluster."""
+    """Finds, keeps and reports the foreign commits (those made past HAProc) on this cluster."""
 
     def __init__(self, core: Core, store: KeyValueStore, on_foreign_write: OnForeignWrite) -> None:
         self._core = core
@@ -60,7 +61,7 @@ class ForeignWatch:
         self._taken = Counter[bool]()
 
     async def run(self) -> None:
-        """Scan at the start, then regularly while the cluster is READY; not if scans are off."""
+        """Scan whenever the cluster is READY, with pauses; return at once if scans are off."""
         core = self._core
         while self._what_then is not OnForeignWrite.IGNORE:
             await core.news.until(self._ready)
@@ -85,7 +86,7 @@ class ForeignWatch:
     # -- scanning --------------------------------------------------------------------------
 
     async def newest(self) -> Mapping[str, Newest] | None:
-        """Return the newest commit of each table; None if scans are off, or the cluster fails."""
+        """Return the newest commit of each table; None if scans are off, or Spark cannot tell."""
         if self._what_then is OnForeignWrite.IGNORE:
             return None
         try:
@@ -95,9 +96,9 @@ class ForeignWatch:
             return None
 
     async def look(self, newest: Mapping[str, Newest], offset: int) -> None:
-        """Find the foreign commits up to the newest commit of each table.
+        """Find the new foreign commits of each table, up to its newest commit.
 
-        ``offset``: a verification at or after it settles them.
+        ``offset``: up to which the log was read. A later verification shows whether they did harm.
         """
         async with self._one_at_a_time:
             try:
@@ -122,7 +123,7 @@ class ForeignWatch:
     async def _read(
         self, looked: Looked, newest: Mapping[str, Newest], offset: int
     ) -> tuple[list[Foreign], list[str]]:
-        """Return the foreign commits, and the tables with unreadable histories."""
+        """Return the new foreign commits, and the tables whose history cannot be read."""
         application = self._core.own_log.application
         found: list[Foreign] = []
         unread: list[str] = []
@@ -167,13 +168,16 @@ class ForeignWatch:
     # -- results ---------------------------------------------------------------------------
 
     def verified(self, marker: int) -> None:
-        """Settle the foreign commits before a marker at which this cluster was found equal."""
+        """Note that a verification at ``marker``, after these commits, found the tables equal."""
         settled = [each.verified(marker) for each in self._found]
         self._found.clear()
         self._found.extend(settled)
 
     def take_counts(self) -> Mapping[str, int]:
-        """Return the number of commits found since the last call, by their effect."""
+        """Return how many commits were found since the last call.
+
+        "rows": those that changed rows or definitions; "nothing": the others.
+        """
         more, self._taken = self._counts - self._taken, self._counts.copy()
         return {"rows": more[True], "nothing": more[False]}
 

@@ -45,8 +45,8 @@ from haproc.replicate.records.rows import ApplicationFailure
 logger = logging.getLogger(__name__)
 
 REST_FACTOR: Final = 12
-"""The longest pause after a failure vote, in units of `retry_max_s`. Each new attempt costs two
-records. Chosen: a minute."""
+"""The longest pause after a failure vote, as a multiple of `retry_max_s`. Chosen: it is a minute,
+because each new attempt costs two records of the log."""
 REVOKE_WAIT_S: Final = 30.0
 """The time after which a revocation is declined if not all members have voted. Chosen: longer than
 a cluster takes to stop a statement and to read the markers of its tables."""
@@ -76,7 +76,7 @@ class PoisonRejection:
     # -- records of the log ----------------------------------------------------------------
 
     def begin(self, low: int, known_from: int) -> None:
-        """Begin from a stored progress; votes on operations below ``known_from`` do not count."""
+        """Start at the stored cursor ``low``; votes on operations below ``known_from`` are void."""
         self._low_at_start = low
         self._core.log_state.failure_votes.begin(known_from)
 
@@ -112,12 +112,12 @@ class PoisonRejection:
             self._take_notice(offset)
 
     def members_changed(self, offset: int, roster: Roster) -> None:
-        """Note a change of the ring's members."""
+        """Note a change of the ring's members, all of which must vote."""
         leaves = roster.cluster if roster.change is Change.LEAVE else ""
         self._core.log_state.failure_votes.members_changed(offset, leaves)
 
     def handle_fate_message(self, at: int, word: FateMessage) -> None:
-        """Process a record; a repeated one changes nothing."""
+        """Process a vote, withdrawal, revoke or abandon; one read before changes nothing."""
         core = self._core
         if isinstance(word, FailureVote) and word.cluster == core.me:
             core.schedule.isolate(word.offset)
@@ -149,7 +149,10 @@ class PoisonRejection:
         core.news.changed()
 
     def done_before(self, offset: int) -> None:
-        """Compare a finished operation with the ring's decision to give it up, if there is one."""
+        """Compare a finished operation with the ring's decision to give it up, if there is one.
+
+        If it did not run here, its outcome is "rejected"; else the cluster becomes DIVERGED.
+        """
         core = self._core
         word = core.log_state.failure_votes.abandoned(offset)
         if word is None:
@@ -167,7 +170,7 @@ class PoisonRejection:
             self._was_applied(offset)
 
     def applied(self, offsets: Iterable[int]) -> None:
-        """Mark the cluster as DIVERGED if one of these applied operations is given up."""
+        """Mark the cluster as DIVERGED if the ring gave up an operation that was applied here."""
         for offset in filter(self.abandoned, offsets):
             self._was_applied(offset)
 
@@ -182,7 +185,7 @@ class PoisonRejection:
         core.store.soon()
 
     def rejected(self, offset: int) -> OperationOutcome:
-        """Return the outcome of an operation that was given up."""
+        """Return the outcome "rejected" for an operation that the ring has given up."""
         word = self._core.log_state.failure_votes.abandoned(offset)
         assert word is not None
         state = QUERY_CANCELED if word.revoked else ""
@@ -194,7 +197,7 @@ class PoisonRejection:
     # -- votes of this cluster -------------------------------------------------------------
 
     def abandoned(self, offset: int) -> bool:
-        """True if the ring has given the operation up, as far as the log was read."""
+        """True if the ring has given the operation up, as far as this process has read the log."""
         return self._core.log_state.failure_votes.abandoned(offset) is not None
 
     def has_voted(self, offset: int) -> bool:
@@ -202,7 +205,11 @@ class PoisonRejection:
         return self._core.me in self._core.log_state.failure_votes.valid_votes(offset)
 
     async def consider(self, offset: int, op: Operation, trouble: Trouble) -> None:
-        """Vote after a failed attempt, if the operation has failed often and long enough."""
+        """Append a failure vote if the operation has failed here often and long enough.
+
+        Append none if it was applied on a peer, or failed there (`ended_on`). ``trouble``: the
+        failed attempts.
+        """
         if self._due(trouble) and not await self.ended_on(offset):
             await self.vote(offset, op, trouble.error)
 
@@ -213,12 +220,15 @@ class PoisonRejection:
         return often and failing_s >= timeouts.give_up_after_s
 
     def takes_apart(self, trouble: Trouble) -> bool:
-        """True if a combined statement must be split because one of its operations is at fault."""
+        """True if a combined statement must be split.
+
+        It keeps failing, or one of its operations is to be revoked.
+        """
         at_fault = self._due(trouble) or any(self.open_revoke(offset) for offset in trouble.offsets)
         return trouble.apart or (len(trouble.offsets) > 1 and at_fault)
 
     async def ended_on(self, offset: int) -> tuple[str, OutcomeStatus] | None:
-        """Return a peer with an outcome, and the outcome: the operation is not given up then."""
+        """Return a peer where the operation was applied or failed, and which of both; or None."""
         core = self._core
         for peer in core.members.peers:
             if core.peers.is_gone(peer):
@@ -285,7 +295,7 @@ class PoisonRejection:
         return self.rejects(offset) or self._core.troubles.skip_wanted((offset,))
 
     async def _rest(self, offset: int, op: Operation, trouble: Trouble) -> None:
-        """Pause before the next attempt; meanwhile give the operation up if all have voted."""
+        """Pause before the next attempt; give the operation up if all members vote meanwhile."""
         core, clock = self._core, asyncio.get_running_loop().time
         first, longest = core.timeouts.retry_max_s, REST_FACTOR * core.timeouts.retry_max_s
         until = clock() + self._rests.setdefault(offset, Backoff(first, longest)).pause_s()
@@ -301,7 +311,7 @@ class PoisonRejection:
     # -- revocation ----------------------------------------------------------------------------
 
     def open_revoke(self, offset: int) -> int | None:
-        """Return the offset of the open ``revoke`` record on an operation."""
+        """Return the offset of the operation's ``revoke`` record if it is still open, or None."""
         found = self._core.log_state.failure_votes.open_revoke(offset)
         rejected = self._core.log_state.decisions.get(offset) is DecisionKind.REJECT
         return None if found is None or rejected else found[0]
@@ -394,11 +404,11 @@ class PoisonRejection:
                 await core.news.until(news)
 
     def _is_done(self, offset: int) -> bool:
-        """True if this cluster has an outcome of an operation that the ring does not reject."""
+        """True if this cluster has finished the operation, which the ring has not rejected."""
         return not self._core.schedule.expects(offset)
 
     def _may_speak(self, offset: int) -> bool:
-        """True if this cluster has voted, or surely has not begun the operation.
+        """True if this cluster may vote: it has voted, or has surely not begun the operation.
 
         Otherwise the applier must first find out whether the operation was committed.
         """
@@ -442,7 +452,8 @@ class PoisonRejection:
     ) -> frozenset[str]:
         """Give the operation up if all members have voted; return those that have not.
 
-        ``absent``: members that an operator vouches for, each with its newest claim.
+        ``absent``: silent members, each with the offset of its newest claim. An operator promises
+        that they have not applied the operation.
         """
         core, log_state = self._core, self._core.log_state
         members, never = await self._members(offset)
@@ -460,7 +471,10 @@ class PoisonRejection:
         return frozenset()
 
     async def _members(self, offset: int) -> tuple[frozenset[str] | None, dict[str, int]]:
-        """Return all members since an operation (None: not known), and those that never started."""
+        """Return the clusters that were members at any time since an operation (None: not known).
+
+        The second result has those of them that never started, each with the claim -1.
+        """
         core, log_state = self._core, self._core.log_state
         cursors = await core.own_log.reaching(core.log.cursors)
         enrolled = core.members.enrolled
@@ -473,7 +487,7 @@ class PoisonRejection:
         return members, {n: -1 for n in members if n not in claims and n not in cursors}
 
     async def silent(self, offset: int, absent: Mapping[str, int]) -> frozenset[str]:
-        """Return the silent members that have not voted on an operation."""
+        """Return the members that do not answer, and have not voted on an operation."""
         core = self._core
         members, never = await self._members(offset)
         if members is None:

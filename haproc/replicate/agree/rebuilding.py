@@ -25,10 +25,10 @@ logger = logging.getLogger(__name__)
 
 
 async def rebuild(core: Core, wanted: str, way: CopyWay | None = None) -> None:
-    """Request that this cluster becomes a copy of another one when its HAProc begins again.
+    """Request that this cluster becomes a copy of another one when its HAProc starts again.
 
-    ``wanted``: the cluster to copy; empty: any. ``way``: None: the configured one. Raises
-    RequestError if no cluster can be copied.
+    ``wanted``: the cluster to copy; empty: any. ``way``: how to get its files; None: as configured.
+    Raises RequestError if no cluster can be copied.
     """
     check_running(core)
     donor = await _donor(core, wanted)
@@ -47,13 +47,13 @@ async def rebuild(core: Core, wanted: str, way: CopyWay | None = None) -> None:
 
 
 def way_of(core: Core, donor: str, wanted: CopyWay | None) -> CopyWay:
-    """Return the way for a donor's files: the wanted one, else the configured one."""
+    """Return the way to get a donor's files: ``wanted``, or the configured one if that is None."""
     configured = CopyWay.STORAGE if donor in core.storage else CopyWay.STREAM
     return wanted or configured
 
 
 def samples(tables: Iterable[CopyTable]) -> list[CopyTable]:
-    """Return one table of each schema: the check of a way reads only these."""
+    """Return one table of each schema: enough to test if a donor's files can be read."""
     return list({table.schema: table for table in tables}.values())
 
 
@@ -77,7 +77,10 @@ def check_running(core: Core) -> None:
 
 
 async def ask_for(core: Core, request: CopyRequest) -> None:
-    """Store a request to copy this cluster's tables from another one; raises RequestError."""
+    """Store the request that this cluster copies its tables from another one at its next start.
+
+    Raises RequestError if the request cannot be stored.
+    """
 
     def with_request(known: Progress) -> Progress:
         asked = request
@@ -99,11 +102,14 @@ async def ask_for(core: Core, request: CopyRequest) -> None:
 
 
 MEND_AFTER_S: Final = 30.0
-"""The time that a cluster stays DIVERGED first: operators see it, and others judge themselves."""
+"""The time from DIVERGED to the rebuild: operators see it, and other clusters judge themselves."""
 
 
 class Mender:
-    """Rebuilds this cluster when it is DIVERGED, if the configuration says so."""
+    """Rebuilds this cluster when it is DIVERGED, if the configuration says so.
+
+    ``rebuilds`` is called after the rebuild is requested.
+    """
 
     def __init__(self, core: Core, rebuilds: Callable[[], None], on: OnDivergence) -> None:
         self._core = core
@@ -111,7 +117,7 @@ class Mender:
         self._on = on
 
     async def run_forever(self) -> None:
-        """Check the state again and again, until cancelled."""
+        """Request a rebuild whenever this cluster is DIVERGED and may be rebuilt, for ever."""
         core = self._core
         while True:
             await core.news.until(self._differs)
@@ -127,7 +133,11 @@ class Mender:
         return wanted and self._core.condition.state is State.DIVERGED
 
     async def _may(self) -> bool:
-        """True if most peers are READY and agree, none copies, and no DIVERGED one comes first."""
+        """True if this cluster may be rebuilt now.
+
+        More than half of its peers are READY and report no undecided difference, no peer copies,
+        and no DIVERGED peer comes before this cluster by name.
+        """
         core, states = self._core, dict[str, str]()
         for name in core.members.peers:
             try:
@@ -146,10 +156,11 @@ class Mender:
 
 
 async def repair(core: Core, pattern: str, wanted: str) -> tuple[int, Sequence[str]]:
-    """Replace tables by another cluster's; return the offset of the copy, and the tables.
+    """Append a `Copy` record that replaces tables by another cluster's; return its offset.
 
-    ``pattern``: `schema.table`, where ``*`` and ``?`` stand for any characters. Raises
-    RequestError.
+    Also return the tables' names. ``pattern``: `schema.table`, where ``*`` and ``?`` stand for any
+    characters. ``wanted``: the cluster to copy from; empty: any. Raises RequestError if no cluster
+    or table fits.
     """
     if not core.condition.applying:
         raise refused(
@@ -174,7 +185,10 @@ async def repair(core: Core, pattern: str, wanted: str) -> tuple[int, Sequence[s
 
 
 async def held(core: Core, donor: str) -> Inventory:
-    """Return a donor's inventory as of now; raises RequestError if it does not answer."""
+    """Return what cluster ``donor`` has now: its tables, and objects that cannot be copied.
+
+    Raises RequestError if it does not answer.
+    """
     try:
         question = CopyQuestion("inventory", -1)
         answer, _ = await core.peers.copy(donor, question, core.timeouts.apply_s)
@@ -186,7 +200,7 @@ async def held(core: Core, donor: str) -> Inventory:
 
 
 def uncopied(donor: str, others: Sequence[tuple[str, str]]) -> str:
-    """Return the error message for objects of a cluster that cannot be copied."""
+    """Return the error message for objects of cluster ``donor`` that cannot be copied."""
     listed = "; ".join(f"{name}: {why}" for name, why in others[:20])
     return (
         f"{donor} holds what cannot be copied ({len(others)}: {listed}). "
@@ -195,7 +209,10 @@ def uncopied(donor: str, others: Sequence[tuple[str, str]]) -> str:
 
 
 async def _donor(core: Core, wanted: str) -> str:
-    """Return a cluster that can be copied; raises RequestError if there is none."""
+    """Return the READY cluster to copy: ``wanted``, or any peer if that is empty.
+
+    Raises RequestError if there is none.
+    """
     if wanted and wanted not in core.members.peers:
         raise refused(ErrorClass.NOT_NOW, f"cluster {core.me} has no peer {wanted}")
     found = []
@@ -212,7 +229,7 @@ async def _donor(core: Core, wanted: str) -> str:
 
 
 async def ready_peer(core: Core) -> str | None:
-    """Return a peer that can be copied, the next one in ring order; None if none can."""
+    """Return the first READY peer after this cluster in the ring's order; None if none is READY."""
     for name in core.members.peers:
         if await state_of_peer(core, name) == State.READY.value:
             return name
@@ -220,7 +237,7 @@ async def ready_peer(core: Core) -> str | None:
 
 
 async def state_of_peer(core: Core, peer: str) -> str:
-    """Return a peer's state, or that it does not answer."""
+    """Return a peer's state; the text "does not answer" if it cannot be asked."""
     try:
         status = await core.peers.status(peer, core.timeouts.peer_s)
     except PeerUnavailableError:

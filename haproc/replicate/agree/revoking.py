@@ -28,7 +28,10 @@ from haproc.replicate.records.rows import ApplicationFailure, Rows
 
 
 async def is_final(core: Core, offset: int, within_s: float) -> bool:
-    """True if certainly no cluster applies the operation; False if that is not known in time."""
+    """True if it is certain that no cluster applies the operation, now or later.
+
+    False if one has applied it, or if that is not known after ``within_s`` seconds.
+    """
     known = core.outcomes.at(offset)
     outcome = known.outcome if known is not None else None
     if outcome is None or outcome.status is not OutcomeStatus.FAILED:
@@ -53,7 +56,7 @@ async def is_final(core: Core, offset: int, within_s: float) -> bool:
 
 
 WITHIN_S: Final = REVOKE_WAIT_S + 5.0
-"""The longest wait for an answer. If the log can be reached, a revocation ends before that."""
+"""The longest wait for a revocation's result. If the log can be reached, it comes before that."""
 _ENDED: Final = frozenset({OutcomeStatus.APPLIED, OutcomeStatus.FAILED})
 
 
@@ -77,9 +80,10 @@ class Revoking:
     async def revoke(
         self, offset: int, who: str, absent: Mapping[str, int] | None = None
     ) -> Revoked:
-        """Revoke the operation at an offset that was read here; raises RequestError.
+        """Revoke the operation at an offset that was read here; return what became of it.
 
-        ``absent``: members that an operator vouches for, each with its newest claim.
+        ``absent``: silent members, each with the offset of its newest claim. An operator promises
+        that they have not applied the operation. Raises RequestError if it cannot be revoked now.
         """
         core = self._core
         op = await self._poison_rejection.operation(offset)
@@ -114,7 +118,7 @@ class Revoking:
                     await core.news.until(lambda: self.fate(offset) is not None)
 
     async def _fate_on_peers(self, offset: int) -> Revoked | None:
-        """Return the fate by a peer's outcome of the operation; None if no peer has one."""
+        """Return the operation's fate as a peer's outcome shows it; None if no peer has one."""
         found = await self._poison_rejection.ended_on(offset)
         return None if found is None else Revoked(offset, *_ended(*found))
 
@@ -151,7 +155,7 @@ class Revoking:
                     await core.news.until(lambda: poison_rejection.open_revoke(offset) is None)
 
     def fate(self, offset: int) -> Revoked | None:
-        """Return the final fate of an operation; None if none is known here."""
+        """Return the final fate of an operation; None if this process does not know it yet."""
         core = self._core
         if (word := core.log_state.failure_votes.abandoned(offset)) is not None:
             return Revoked(offset, Fate.REVOKED if word.revoked else Fate.REJECTED, word.error)

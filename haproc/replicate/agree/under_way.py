@@ -28,14 +28,14 @@ class _Statement:
 
 
 class UnderWay:
-    """The statements that run now."""
+    """The statements that run now on this cluster, and can be stopped."""
 
     def __init__(self) -> None:
         self._statements: list[_Statement] = []
 
     @contextlib.asynccontextmanager
     async def runs(self, offsets: tuple[int, ...], tables_show: TablesShow) -> AsyncIterator[None]:
-        """Let the statement in this context be stopped; raises Interrupted if it was."""
+        """Let `stop` stop the statement that runs in this context; raises Interrupted if it did."""
         limit = asyncio.timeout(None)
         mine = _Statement(offsets, limit, tables_show)
         self._statements.append(mine)
@@ -50,7 +50,7 @@ class UnderWay:
             self._statements.remove(mine)
 
     async def stop(self, offset: int) -> None:
-        """Stop an operation's statements if the tables then show whether they were committed."""
+        """Stop an operation's statement, if the tables would show whether it was committed."""
         for each in [each for each in self._statements if offset in each.offsets]:
             if await each.tables_show() and each in self._statements:
                 each.stop()

@@ -1,4 +1,4 @@
-"""Applies the units that the schedule gives out, on the lanes of this cluster.
+"""Applies the units (statements) that the schedule gives out, on the lanes of this cluster.
 
 For each unit: store its intent if it has one; run it, again after each environment or availability
 error; give its outcome to the waiting request; store the progress; release the units behind it. If
@@ -40,9 +40,9 @@ _FOUND_APPLIED: Final = OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
 
 
 class Applier:
-    """Runs the units. ``on_outcome`` is called for every operation that was run here.
+    """Runs the units of the schedule. ``on_outcome`` is called for every operation that ran here.
 
-    ``on_marker`` is awaited at the place of a `MARKER`, with nothing running beside it; ``donor``
+    ``on_marker`` is awaited at the place of a `MARKER`, while no other statement runs; ``donor``
     knows the files that other clusters copy.
     """
 
@@ -174,7 +174,7 @@ class Applier:
     def _answer_requests(
         self, unit: Unit, outcome: OperationOutcome, follow_up: FollowUp | None
     ) -> None:
-        """Give the outcome to the waiting requests: at once, or after the peers were asked."""
+        """Give the outcome to the waiting requests: now, or at the end of ``follow_up``."""
         if follow_up is not None:
             self._core.tasks.spawn(follow_up())
             return
@@ -198,7 +198,7 @@ class Applier:
         await self._core.trace(Step.CURSOR_AFTER)
 
     async def _skipped(self, unit: Unit) -> None:
-        """Mark the cluster as DIVERGED: an operator had it skip the operation."""
+        """Mark the cluster as DIVERGED, because an operator had it skip the operation."""
         core, offset = self._core, unit.offsets[0]
         logger.warning("offset %d is skipped here", offset)
         core.diverge(Divergence(offset, Cause.SKIPPED, applies=True))
@@ -211,14 +211,14 @@ class Applier:
         return op.synchronous and op.origin == self._core.me and undecided
 
     async def _report(self, unit: Unit, outcome: OperationOutcome) -> None:
-        """Make an application error durable before anything that depends on it may start."""
+        """Append an application error to the log, before operations behind it may start."""
         if outcome.failure is None:
             return
         offset = unit.offsets[0]
         await self._core.own_log.report(offset, outcome.failure)
 
     async def _wait_for_copies(self, unit: Unit) -> None:
-        """Wait until no copy needs the files that the unit deletes; other clusters do not wait."""
+        """Wait until no copy needs the files that the unit deletes; do not let the peers wait."""
         offset, op = unit.offsets[0], unit.operations[0]
         if self._donor.holds(op):
             if self._decides(unit):
@@ -226,7 +226,7 @@ class Applier:
             await self._donor.free(op)
 
     async def _execute(self, unit: Unit, lane: Lane) -> OperationOutcome | None:
-        """Run the unit until it has a deterministic outcome; None: it must be split."""
+        """Run the unit, again if necessary, until it has an outcome; None: it must be split."""
         core, op = self._core, unit.operations[0]
         doubt, tables_show = unit.in_doubt, partial(self.doubts.tables_show, unit)
         # Guarded: Delta itself skips a write that the table has already. Only INSERTs become
@@ -285,12 +285,12 @@ class Applier:
         return await self._pass_over(unit, lane)
 
     def _passed_over(self, unit: Unit) -> bool:
-        """True if the unit, or a part of it, is not to be run any more."""
+        """True if an operation of the unit must not run: it is rejected, or to be skipped."""
         rejected = any(self._poison_rejection.rejects(offset) for offset in unit.offsets)
         return rejected or self._core.troubles.skip_wanted(unit.offsets)
 
     async def _pass_over(self, unit: Unit, lane: Lane) -> OperationOutcome | None:
-        """Return the outcome of a unit that is not to be run any more; None: it must be split."""
+        """Return the outcome of a unit that must not run (any more); None: it must be split."""
         offset, op = unit.version, unit.operations[0]
         # A record on one operation says nothing about others that an earlier process ran with it.
         single, abandoned = len(unit.operations) == 1, self._poison_rejection.abandoned(offset)
@@ -312,7 +312,7 @@ class Applier:
         return self._poison_rejection.rejected(offset)
 
     def _failed(self, unit: Unit, error: EngineError, *, counts: bool = True) -> Trouble:
-        """Note a failed attempt; after some that count, the cluster is stuck at it."""
+        """Note a failed attempt of a unit; after several that count, the cluster is STUCK."""
         core = self._core
         logger.warning("offset %d: %s: %s", unit.version, error.kind, error.message)
         if error.kind is ErrorKind.AVAILABILITY:
@@ -322,7 +322,7 @@ class Applier:
         return trouble
 
     async def _judged(self, unit: Unit, error: EngineError) -> OperationOutcome | EngineError:
-        """Return the outcome after an application error, or an error that makes it doubtful.
+        """Return the outcome after an application error; an EngineError if that is not certain.
 
         A statement can fail after its commit, so an application error does not prove that nothing
         was committed.
@@ -338,7 +338,7 @@ class Applier:
         return OperationOutcome(OutcomeStatus.FAILED, failure=ApplicationFailure.of(error))
 
     async def _refuted(self, unit: Unit) -> EngineError | None:
-        """Return an error of the cluster that may be behind an application error, if there is one.
+        """Return an error of the cluster that may have caused an application error, or None.
 
         If the storage is away, tables seem to be missing or empty. So an application error counts
         only if the storage is there, and every table that the catalog knows can be read. A combined
@@ -354,10 +354,10 @@ class Applier:
         return await self._computing.vanished(unit)
 
     async def _note(self, unit: Unit) -> None:
-        """Note a fingerprint of the objects that a unit names, unless it is to be passed over.
+        """Note the fingerprint of the objects that a DDL unit names, before it runs the first time.
 
-        Nothing runs before this has succeeded. If no cluster succeeds, the ring gives the operation
-        up, as after failed attempts. A unit that is to be passed over is not run: it has no intent.
+        The unit does not run before this has succeeded. If no cluster succeeds, the ring gives the
+        operation up, as after failed attempts. A unit that must not run any more gets no intent.
         """
         core, op, pauses = self._core, unit.operations[0], self._core.backoff()
         while not self._passed_over(unit):

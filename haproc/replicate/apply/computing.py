@@ -69,12 +69,16 @@ logger = logging.getLogger(__name__)
 
 Rebuild: TypeAlias = Callable[[SessionRef], Awaitable[Session]]
 NAMED_MAX: Final = 1000
-"""The most operations named to a peer. It may take over some of the others needlessly."""
+"""The most operations in the answer to a peer that asks what this cluster computes. The peer may
+needlessly take over the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class _AttachedSession:
-    """A client's session, and its epoch as it was attached; a later one lacks the content."""
+    """A client's session that was attached to an operation.
+
+    ``epoch``: the session's epoch then. If it is a later one now, the content is lost.
+    """
 
     session: Session
     epoch: int
@@ -82,17 +86,17 @@ class _AttachedSession:
 
     @property
     def is_there(self) -> bool:
-        """True if Spark has the session with its content."""
+        """True if Spark still has the session with its content."""
         return self.session.epoch == self.epoch and self.session.stands
 
     @property
     def is_as_it_was(self) -> bool:
-        """True if it is there, and no statement of its client has begun to change it."""
+        """True if the session is there, and no statement of its client has begun to change it."""
         return self.is_there and self.unchanged()
 
 
 class Computing:
-    """Computes the rows of operations, and completes the units that need them."""
+    """Computes the rows of operations, and makes the statements that write them on this cluster."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -102,7 +106,7 @@ class Computing:
         self._sessions: OrderedDict[tuple[str, str], _AttachedSession] = OrderedDict()
         self._attached_rows: dict[tuple[str, str], RowsSource] = {}
         self._observed: dict[int, tuple[bytes, ...]] = {}
-        """The results of observations, for the operations that are run here now."""
+        """By offset: the results of Spark's observations, for the operations that run here now."""
         self._sessions_made = 0
         self.rebuild: Rebuild = no_sessions
         """Makes a client's session again, if this HAProc does not have it or has lost it. Raises
@@ -118,7 +122,7 @@ class Computing:
     ) -> None:
         """Let an operation's query run in the session of the client that sent it, as it is now.
 
-        ``unchanged``: returns True until its client begins to change it.
+        ``unchanged``: returns True until the client begins to change that session.
         """
         if (attached := self._sessions.get(key)) and attached.session is session:
             return  # its first epoch counts: it may have lost its content since
@@ -140,7 +144,7 @@ class Computing:
         self._attached_rows.pop(key, None)
 
     def look(self) -> None:
-        """Begin the computations that this cluster is responsible for now."""
+        """Begin to compute the rows that this cluster is responsible for now."""
         for offset, op in self._core.schedule.uncomputed():
             if self.responsible(offset, op) == self._core.me:
                 self.begin(offset, op)
@@ -180,7 +184,7 @@ class Computing:
 
     @property
     def offsets(self) -> list[int]:
-        """The operations that this cluster is computing rows for, the first NAMED_MAX."""
+        """The operations that this cluster computes rows for, by offset: the first NAMED_MAX."""
         return sorted(self._under_way)[:NAMED_MAX] if self._core.condition.applying else []
 
     async def clean(self) -> None:
@@ -266,7 +270,7 @@ class Computing:
             self._core.news.changed()
 
     async def _known(self, offset: int) -> None:
-        """Wait until the operation's rows are in the log, or it is done here."""
+        """Wait until the operation's rows are in the log, or the operation is done here."""
         core = self._core
         found, expects = core.log_state.computations.found, core.schedule.expects
         await core.news.until(lambda: found(offset) is not None or not expects(offset))
@@ -343,7 +347,7 @@ class Computing:
         return Rows(offset, op.id, self._core.me, self._core.own_log.epoch, failure=failure)
 
     async def _found(self, offset: int, op: Operation) -> ComputedRows:
-        """Run the query in the session that it needs; raises as `materialise`."""
+        """Return the rows of the operation's query; raises as `materialise`, or `session_gone`."""
         query, attached = query_of(op), self._sessions.get(op.key)
         if isinstance(op.write, SpooledRows):
             return await self._found_in_request(offset, op, query)
@@ -369,7 +373,7 @@ class Computing:
             await session.aclose()
 
     async def _found_in_request(self, offset: int, op: Operation, query: Statement) -> ComputedRows:
-        """Take the rows from the request that brought them."""
+        """Return the rows that came with the request; raises `rows_gone` if they are lost."""
         rows = self._attached_rows.get(op.key)
         if rows is None:
             raise rows_gone(op.origin)
@@ -383,7 +387,7 @@ class Computing:
     async def _run_in_attached_session(
         self, offset: int, op: Operation, query: Statement, session: Session, epoch: int
     ) -> ComputedRows:
-        """Run the query in its client's session, which Spark must not have lost (``epoch``).
+        """Run the query in its client's session; fail if Spark has lost that since ``epoch``.
 
         A lost session is not recreated here: that waits for the log, so for this operation, too.
         """
@@ -423,7 +427,7 @@ class Computing:
         return found
 
     def _keeping(self, offset: int, op: Operation) -> Keep:
-        """Return the function that appends an operation's parts to the log."""
+        """Return a function that appends the rows of an operation to the log, part by part."""
         core = self._core
 
         async def keep(number: int, rows: bytes) -> int:
@@ -438,7 +442,7 @@ class Computing:
 
     @contextlib.asynccontextmanager
     async def _stage(self, offset: int, user: str) -> AsyncIterator[tuple[str, Session]]:
-        """Yield a new staging table's name, and a session of its own to read it in."""
+        """Yield the name of a new staging table, and a new session in which to read the table."""
         table, session = await self._staging_tables.new(offset), self._new_session(user)
         try:
             yield table, await _configured(session, Settings())
@@ -449,7 +453,7 @@ class Computing:
             await session.aclose()
 
     async def _hopeless(self, offset: int, op: Operation) -> bool:
-        """True if all clusters that can compute have failed so often that none tries again."""
+        """True if all clusters that can compute the rows failed so often that none tries again."""
         core = self._core
         passes = dict(core.log_state.computations.passes(offset))
         passes[core.me] = passes.get(core.me, 0) + 1
@@ -487,7 +491,7 @@ def session_gone(origin: str) -> RefusedError:
 
 
 async def no_sessions(ref: SessionRef) -> Session:
-    """Raise RefusedError, in place of a `Rebuild`: there are no sessions."""
+    """Raise `session_gone`. The `Rebuild` of a HAProc that has no sessions of clients."""
     raise session_gone("(its origin)")
 
 

@@ -27,9 +27,10 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, SpooledRows
 
 LOOKS_MAX: Final = 16
-"""The most early lookups kept. One more replaces the oldest, which is then done again later."""
+"""The most lookups that `Foreseen` keeps. One more replaces the oldest, which is done later."""
 AGE_MS_MAX: Final = 5_000
-"""The age up to which a lookup counts: the storage may change. Chosen: longer than an analysis."""
+"""A lookup that began longer ago is not used, because the storage may have changed. Chosen: longer
+than Spark analyzes a statement."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,9 +45,9 @@ class _Look:
 class Foreseen:
     """Looks up the fingerprints of objects early: while the DDL about them is still analyzed.
 
-    Lookup and analysis each take about as long as the statement itself. A lookup counts only if no
+    Lookup and analysis each take about as long as the statement itself. A lookup is used only if no
     operation has finished on this cluster since before it began. An operation that changes these
-    objects must finish before the DDL starts, so the lookup does not count then.
+    objects must finish before the DDL starts, so the lookup is not used then.
     """
 
     def __init__(self, core: Core) -> None:
@@ -54,7 +55,7 @@ class Foreseen:
         self._looks: OrderedDict[tuple[Named, ...], _Look] = OrderedDict()
 
     def look(self, named: tuple[Named, ...]) -> None:
-        """Begin a lookup for a statement that is about to be appended."""
+        """Begin the lookup for a statement that will be appended; ``named``: its objects."""
         if not named:
             return
         core = self._core
@@ -74,7 +75,10 @@ class Foreseen:
             self._core.news.moved()
 
     async def object_fingerprint(self, named: tuple[Named, ...]) -> str:
-        """Return the objects' fingerprint as of now; raises EngineError. No DDL on them runs."""
+        """Return the present fingerprint of the objects; raises EngineError.
+
+        The caller makes sure that no DDL on these objects runs meanwhile.
+        """
         look = self._looks.pop(named, None)
         if look is not None and self._counts(look):
             await self._core.news.until(lambda: look.over)
@@ -89,7 +93,7 @@ class Foreseen:
 
 
 TABLES_KNOWN_MAX: Final = 10_000
-"""The most tables that are remembered. Chosen: a megabyte."""
+"""The most tables of which is remembered if they keep transaction markers. Chosen: a megabyte."""
 BEFORE_CHARACTERS_MAX: Final = 24
 """A longer fingerprint is replaced by its hash, so that several fit beside the cursor."""
 _CREATES_TABLE: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS})
@@ -144,7 +148,7 @@ def _drops_one(op: Operation) -> bool:
 
 
 def _about_plan(op: Operation, write: SparkPlan) -> tuple[Named, ...]:
-    """Return the namespace that a call of the catalog makes or drops."""
+    """Return the namespace that a call of Spark's catalog creates or drops; empty: another call."""
     parts = read_plan(parse(protos.base.Plan, write.plan)).target
     if not parts:
         return ()
@@ -155,15 +159,15 @@ def _about_plan(op: Operation, write: SparkPlan) -> tuple[Named, ...]:
 class Doubts:
     """Finds out if a unit in doubt was committed.
 
-    A statement with a transaction marker: its tables hold the marker.
+    A statement with a transaction marker was committed if its tables have the marker.
 
     DDL has no marker. Before its first attempt this cluster stores a fingerprint of the objects
     that the DDL names. No other operation changes these objects until the DDL has an outcome. So a
     later attempt compares:
 
     - The objects have changed: the DDL was committed.
-    - They have not changed: the DDL did nothing that counts, and runs again. Its answer is that of
-      a first run: "already exists" is an error.
+    - They have not changed: the DDL had no effect, and runs again. Its answer is that of a first
+      run: "already exists" is an error.
 
     An interrupted CREATE TABLE can leave files, or an incomplete table. These are removed before
     the DDL runs again.
@@ -176,11 +180,14 @@ class Doubts:
         self._foreseen = Foreseen(core)
 
     def foresee(self, op: Operation) -> None:
-        """Begin an early lookup: the operation is about to be appended."""
+        """Begin early to look up the objects of an operation that is about to be appended."""
         self._foreseen.look(about(op))
 
     async def note(self, unit: Unit) -> None:
-        """Note the fingerprint before the first attempt, to be stored; raises EngineError."""
+        """Note the fingerprint of the objects that a DDL unit names, before its first attempt.
+
+        The caller stores it. Raises EngineError.
+        """
         named = about(unit.operations[0])
         before = _short(await self._foreseen.object_fingerprint(named)) if named else ""
         self._core.schedule.unmarked.stood(unit.offsets[0], before)
@@ -189,7 +196,7 @@ class Doubts:
         return self._core.schedule.unmarked.before(unit.offsets[0])
 
     async def tables_show(self, unit: Unit) -> bool:
-        """True if the tables show for certain if a unit was committed.
+        """True if the tables will show for certain whether a unit was committed.
 
         True also for a statement that changes no rows: a second run makes no difference.
         """
@@ -209,7 +216,7 @@ class Doubts:
         return self._kept[table]
 
     def redefined(self, op: Operation) -> None:
-        """Forget the facts about tables that this operation may have redefined."""
+        """Forget what is known of the tables that this operation may have redefined."""
         tables = redefined(op)
         for table in list(self._kept if tables is None else tables):
             self._kept.pop(table, None)
@@ -228,7 +235,7 @@ class Doubts:
         return False
 
     async def committed(self, unit: Unit) -> bool:
-        """True if the tables show that the unit was applied; raises EngineError."""
+        """True if tables or other objects show that the unit was applied; raises EngineError."""
         core, op = self._core, unit.operations[0]
         before, named = self._before(unit), about(op)
         if not before or not named:
@@ -274,10 +281,10 @@ def _short(text: str) -> str:
 
 
 def _complete(kind: Kind, now: str) -> bool:
-    """True if a table that was not there before is complete.
+    """True if a table that did not exist before was created completely; ``now``: its fingerprint.
 
-    A Delta table enters the catalog last; so does any table that is created without rows. Others
-    may be in the catalog before all of their partitions are.
+    A Delta table enters the catalog as the last step; so does any table that is created without
+    rows. Others may be in the catalog before all of their partitions are.
     """
     if now in (ABSENT, UNREADABLE):
         return False

@@ -33,7 +33,7 @@ from haproc.replicate.records.rows import ComputedPlan, Filling, QueryWrite, Spo
 logger = logging.getLogger(__name__)
 
 OBSERVED_BYTES_MAX: Final = 64 << 10
-"""The most bytes of observations' results that a record holds, a row each. Chosen."""
+"""The most bytes of the results of Spark's observations in a record; one row each. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ComputedRows:
     """A query's result: its ``rows`` if they are one part, else the offsets of its ``parts``.
 
     ``table``: the staging table that holds the rows, too, if there is one. ``observed``: the
-    results of the observations in that run.
+    results of Spark's observations (`DataFrame.observe`) in that run.
     """
 
     schema: bytes
@@ -54,11 +54,11 @@ class ComputedRows:
 
 
 class Parts:
-    """Puts the pieces of a result together into parts of a size that records and Sparks can hold.
+    """Joins the pieces of a result to parts, each of which fits a record and Spark's memory.
 
     A part is one Arrow IPC stream. Types are passed on as they came: values are not read.
 
-    ``rows`` and ``size_bytes`` count all rows that were taken in.
+    ``rows`` and ``size_bytes`` count all rows that were added.
 
     A part has no more than ``bytes_max`` and ``rows_max``, unless a single row is larger.
     """
@@ -71,19 +71,19 @@ class Parts:
         self.rows = self.size_bytes = 0
 
     def add_chunk(self, chunk: bytes) -> Iterator[bytes]:
-        """Take in an Arrow IPC stream; yield each part that becomes full."""
+        """Add the rows of an Arrow IPC stream; yield each part that becomes full."""
         with pa.ipc.open_stream(chunk) as reader:
             self.of(reader.schema)
             for batch in reader:
                 yield from self.take(batch)
 
     def of(self, schema: pa.Schema) -> None:
-        """Set the columns, unless they are known: a result without rows has them, too."""
+        """Set the columns, unless they are set already. A result without rows has columns, too."""
         if self._schema is None:
             self._schema = schema
 
     def take(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        """Take in rows of these columns; yield each part that becomes full."""
+        """Add a batch of rows; yield each part that becomes full."""
         self.rows += batch.num_rows
         self.size_bytes += batch.nbytes
         rows_max = self._rows_of_a_part(batch)
@@ -99,7 +99,7 @@ class Parts:
             self._rows += piece.num_rows
 
     def rest(self) -> bytes:
-        """Return the remaining rows as a part, perhaps an empty one; begin the next part."""
+        """Return the rows since the last part as a part, perhaps an empty one; begin the next."""
         assert self._schema is not None
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self._schema) as writer:
@@ -140,7 +140,7 @@ class Keeping:
 
     @property
     def empty(self) -> bool:
-        """True if there was no part so far."""
+        """True if no part was given to `append_part` so far."""
         return not self._places and self._under_way is None
 
     async def append_part(self, part: bytes) -> None:
@@ -178,7 +178,7 @@ def query_of(op: Operation) -> Statement:
 
 
 def filling_of(op: Operation, found: ComputedRows) -> Filling:
-    """Return the plan of an operation for the rows that were found, and the rows."""
+    """Return the plan that writes the computed rows of an operation, with these rows."""
     match op.write:
         case QueryWrite():
             plan = sql_with_rows(op.write.head, found.schema)
@@ -201,7 +201,7 @@ def _bounded(observed: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 
 def settings_of_query(op: Operation) -> Settings:
-    """Return the query's settings: the operation's, and the session's own."""
+    """Return the settings for the operation's query: its own, and those of its client's session."""
     if not isinstance(op.write, QueryWrite | ComputedPlan):
         return op.settings
     confs = {**dict(op.settings.confs), **dict(op.write.confs)}
@@ -221,7 +221,10 @@ def of_one_session(op: Operation) -> bool:
 
 
 async def in_budget(op: Operation, work: Coroutine[Any, Any, T]) -> T:
-    """Return the work's result; raises RefusedError if the operation's time budget is over."""
+    """Await ``work``, and return its result.
+
+    Raises RefusedError if that takes longer than the operation's time budget.
+    """
     budget = asyncio.timeout(op.apply_budget_s)
     try:
         async with budget:
@@ -242,13 +245,16 @@ async def in_budget(op: Operation, work: Coroutine[Any, Any, T]) -> T:
 
 
 class RowsSource(Protocol):
-    """Rows in Spark's plain form; each iteration begins with the first row again."""
+    """Rows that came with a request, as Arrow chunks; each iteration starts at the first row."""
 
     def __aiter__(self) -> AsyncGenerator[Chunk, None]: ...
 
 
 async def collected(rows: RowsSource, schema: bytes, keep: Keep, limits: Limits) -> ComputedRows:
-    """Return the rows in parts; no more than two parts are in memory at a time."""
+    """Return the rows of a request; if they are more than one part, append the parts to the log.
+
+    No more than two parts are in memory at a time.
+    """
     parts = Parts(limits.part_bytes_max, limits.part_rows_max)
     async with Keeping(keep) as kept, aclosing(aiter(rows)) as chunks:
         async for chunk in chunks:
@@ -258,7 +264,7 @@ async def collected(rows: RowsSource, schema: bytes, keep: Keep, limits: Limits)
 
 
 async def _all_rows(parts: Parts, kept: Keeping, schema: bytes, table: str = "") -> ComputedRows:
-    """Return the rows that were put into parts; if they are several, in the log."""
+    """Return all rows as one result; if there are several parts, append the last one, too."""
     rest = parts.rest()
     if kept.empty:
         return ComputedRows(schema, parts.rows, rest, (), parts.size_bytes, table)
@@ -267,7 +273,10 @@ async def _all_rows(parts: Parts, kept: Keeping, schema: bytes, table: str = "")
 
 
 def rows_gone(origin: str) -> RefusedError:
-    """Return the error of a write without its rows in the log; it may be sent again."""
+    """Return the error of a write whose rows were lost before they were in the log.
+
+    The client may send the write again.
+    """
     return RefusedError(
         ErrorClass.ROWS_GONE,
         f"cluster {origin} had the rows of the request and lost them before they were in the log",
@@ -284,10 +293,11 @@ def rows_gone(origin: str) -> RefusedError:
 
 
 ATTEMPT_S: Final = 3.0
-"""The longest wait for the first rows. Chosen: several times the cost of a staging table."""
+"""The longest wait for the rows of a query; then a staging table is made. Chosen: several times
+its cost."""
 Stage: TypeAlias = Callable[[], AbstractAsyncContextManager[tuple[str, Session]]]
-"""Yields a new staging table's name, and a session to read it in, without a client's settings. It
-also has the table dropped."""
+"""Yields a new staging table's name, and a session to read it in, without a client's settings. The
+table is dropped when it is not needed any more."""
 
 
 async def materialise(
@@ -298,9 +308,10 @@ async def materialise(
     limits: Limits,
     timeout_s: float,
 ) -> ComputedRows:
-    """Return the query's rows; raises EngineError, and RefusedError if they cannot be replicated.
+    """Run a query, and return its rows; append them to the log if they are more than one part.
 
-    No more than two parts are in memory at a time.
+    Raises EngineError, and RefusedError if the rows cannot be replicated. No more than two parts
+    are in memory at a time.
     """
     schema = await session.schema(query)
     found = await _first(query, session, schema, limits, timeout_s)
@@ -338,7 +349,10 @@ async def _first(
 async def _fits(
     attempt: pieces.FirstRows, session: Queries, parts: Parts, timeout_s: float, observed: Observed
 ) -> bool:
-    """Add all rows of a query to one part; False if they do not fit it or the driver."""
+    """Add all rows of a query to ``parts``; False if they are more than one part.
+
+    Also False if the driver would have to hold too much.
+    """
     async with aclosing(_batches(session, attempt.plan, timeout_s, observed)) as batches:
         async for schema, batch in batches:
             columns = range(len(schema) - 1)
@@ -354,7 +368,7 @@ async def _fits(
 async def _read(
     table: str, reading: Queries, schema: bytes, keep: Keep, limits: Limits, timeout_s: float
 ) -> ComputedRows:
-    """Read a staging table piece by piece; return its rows in parts."""
+    """Read a staging table piece by piece; return its rows, and append them to the log in parts."""
     parts = Parts(limits.part_bytes_max, limits.part_rows_max)
     async with Keeping(keep) as kept:
         async for piece in _pieces(reading, table, schema, timeout_s):
@@ -385,7 +399,7 @@ async def _pieces(
 
 
 async def _rows(session: Queries, query: Statement, timeout_s: float) -> list[dict[str, Any]]:
-    """Return the rows of a small result."""
+    """Run a query with a small result, and return its rows."""
     stream = await session.query(query, timeout_s=timeout_s)
     async with aclosing(stream):
         return [row async for chunk in stream for row in arrow.rows([chunk.data])]
@@ -394,7 +408,7 @@ async def _rows(session: Queries, query: Statement, timeout_s: float) -> list[di
 async def _batches(
     session: Queries, statement: Statement, timeout_s: float, observed: Observed | None = None
 ) -> AsyncGenerator[tuple[pa.Schema, pa.RecordBatch | None], None]:
-    """Yield a statement's batches, each with the columns; first the columns without rows."""
+    """Run a statement; yield its columns with None, and then with each batch of its rows."""
     stream = await session.query(statement, timeout_s=timeout_s, observed=observed)
     async with aclosing(stream):
         async for chunk in stream:

@@ -6,7 +6,7 @@ makes a staging table with a new name. An earlier attempt may still append to it
 no statement ever reads. So staging tables need no transaction marker and no check.
 
 The cluster that computed the rows has them in a staging table already (`materialise`). It uses that
-table if the parts made of it are those that count.
+table if the ``rows`` record that counts names the parts that were made of it.
 
 A staging table is dropped after the write. The next process of the cluster drops what a crash left.
 """
@@ -34,7 +34,7 @@ from haproc.replicate.records.rows import Filling, Part, Rows
 logger = logging.getLogger(__name__)
 
 DROP_S: Final = 60.0
-"""The timeout of a drop, for which a lane waits; later another one is tried. Chosen."""
+"""The longest time that a lane waits for the drop of a table; then it is dropped later. Chosen."""
 
 
 class StagingTables:
@@ -45,11 +45,11 @@ class StagingTables:
         self._attempts = 0
         self._cleaned = asyncio.Event()
         self._in_use: dict[int, list[str]] = {}
-        """The tables that were made for an operation, by its offset; the last one is read."""
+        """By offset: the tables that were made for an operation; the last one of them is read."""
         self._computed: dict[int, tuple[str, tuple[int, ...]]] = {}
-        """By operation: the table in which its rows were computed, and the parts made of it."""
+        """By offset: the table in which an operation's rows were computed, and its parts."""
         self.over: list[str] = []
-        """The tables to be dropped."""
+        """The staging tables that are not needed any more, and will be dropped."""
 
     async def clean(self) -> None:
         """Drop all staging tables of earlier processes; none of their statements runs any more.
@@ -101,17 +101,23 @@ class StagingTables:
         return pieces.staging_name(offset, self._core.own_log.epoch, self._attempts)
 
     def computed(self, offset: int, table: str, parts: tuple[int, ...]) -> None:
-        """Keep a table that holds an operation's rows; it is used if these parts count."""
+        """Keep the table in which an operation's rows were computed.
+
+        It is read if the rows in the log turn out to be ``parts``, which were made of it.
+        """
         self.not_needed(offset)
         self._computed[offset] = table, parts
 
     def not_needed(self, offset: int) -> None:
-        """Have the table dropped in which an operation's rows were computed, if there is one."""
+        """Have the table dropped later in which an operation's rows were computed, if any."""
         if offset in self._computed:
             self.over.append(self._computed.pop(offset)[0])
 
     async def vanished(self, offset: int) -> EngineError | None:
-        """Return an error if an operation's staging table is gone; None if not, or if unused."""
+        """Return an error if an operation's staging table is gone; None if it exists.
+
+        None also if the operation needs none.
+        """
         tables = list(self._in_use.get(offset, ()))
         if offset in self._computed:
             tables.append(self._computed[offset][0])

@@ -1,4 +1,4 @@
-"""Runs synchronous operations: first on the origin, then on the other clusters that go on."""
+"""Runs synchronous operations: first on the origin, then on the other clusters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 async def progressing(core: Core, peer: str) -> bool:
-    """True if a peer will run its operations."""
+    """True if a peer answers, and its state is one in which it runs its operations."""
     status = await _status(core, peer)
     if status is None:
         return False
@@ -35,7 +35,10 @@ async def diverged(core: Core, peer: str) -> bool:
 
 
 async def computing(core: Core, peer: str) -> frozenset[int]:
-    """Return the operations that a peer is computing rows for, by offset."""
+    """Return the offsets of the operations that a peer is computing rows for.
+
+    Empty if the peer does not answer.
+    """
     status = await _status(core, peer)
     return frozenset() if status is None else frozenset(status.computing)
 
@@ -72,8 +75,9 @@ class Synchronous:
     ) -> tuple[OperationOutcome, FollowUp | None]:
         """Decide about an operation of this origin that has run here.
 
-        Returns the outcome by the first decision in the log. After a success the decision is still
-        to be made: by the returned fan-out, to be run once this cluster's progress is durable.
+        After an error: append a reject, and return the outcome by the first decision in the log.
+        After a success: return the outcome, and a function that lets the peers run the operation
+        and appends a commit. The caller runs it when this cluster's progress is durable.
         """
         core = self._core
         if outcome.status is OutcomeStatus.APPLIED:
@@ -88,7 +92,7 @@ class Synchronous:
         return outcome, None
 
     async def hand_over(self, offset: int, op: Operation) -> None:
-        """Append a commit before the operation has succeeded here: the others need not wait."""
+        """Append a commit before the operation has succeeded here, so that no peer waits."""
         core = self._core
         if core.log_state.decisions.get(offset) is None:
             await core.own_log.decide(offset, op.id, DecisionKind.COMMIT)
@@ -102,7 +106,7 @@ class Synchronous:
                 await core.own_log.decide(offset, operation_id, DecisionKind.COMMIT)
 
     def ran_before(self, offset: int, op: Operation) -> None:
-        """Append the commit for an operation of an earlier incarnation, as `resume` does."""
+        """Append the commit for an operation that an earlier incarnation ran and left undecided."""
         self._core.tasks.spawn(self.hand_over(offset, op))
 
     async def _fan_out(self, offset: int, op: Operation, outcome: OperationOutcome) -> None:
@@ -146,7 +150,10 @@ class Synchronous:
             await asyncio.gather(call, return_exceptions=True)
 
     async def apply_now(self, offset: int, operation_id: str, timeout_s: float) -> PeerOutcome:
-        """Run a peer's operation before its decision, as the peer asks; return the outcome."""
+        """Run another origin's synchronous operation before its decision; return the outcome.
+
+        The outcome is QUEUED if it has not run within ``timeout_s``, or cannot run here now.
+        """
         core = self._core
         if core.condition.state is not State.READY:
             return PeerOutcome(QUEUED, message=core.condition.state.value)
@@ -163,7 +170,7 @@ class Synchronous:
 
 
 def describe(outcome: OperationOutcome) -> PeerOutcome:
-    """Return an outcome as peers see it."""
+    """Return an outcome in the form in which it is sent to peers."""
     status, failure = outcome.status.value, outcome.failure
     if failure is None:
         return PeerOutcome(status, outcome.assumed)

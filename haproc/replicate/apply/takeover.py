@@ -25,17 +25,18 @@ TABLES_AT_ONCE: Final = 4
 
 
 class PeerSuccessWatch:
-    """Finds the waiting operations that have succeeded on other clusters: they can be composed.
+    """Finds the waiting operations that have succeeded on other clusters.
 
-    It works while statements wait that might be composed. The other clusters' stored cursors and
-    the log's control records show the successes. It also asks Spark for the tables' columns.
+    These can be composed into one statement. It works while operations wait that might be. The
+    other clusters' stored cursors and the log's control records show the successes. It also asks
+    Spark for the tables' columns.
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     async def run_forever(self) -> None:
-        """Check again and again, until cancelled."""
+        """Look for successes and columns whenever operations might be composed, until cancelled."""
         core = self._core
         while True:
             await core.news.until(lambda: core.schedule.composable and core.condition.may_apply)
@@ -90,10 +91,10 @@ class Takeover:
         self._core = core
         self._computing = computing
         self._silent_since: dict[tuple[str, int], float] = {}
-        """When a cluster was first found not to do its part; by cluster and operation's offset."""
+        """By cluster and offset: when the cluster was first found not to do its work."""
 
     async def watch(self) -> None:
-        """Check again and again, until cancelled."""
+        """Look for work that another cluster does not do, again and again, until cancelled."""
         while True:
             await asyncio.sleep(self._core.timeouts.takeover_s / 4)
             await self._look()
@@ -131,7 +132,7 @@ class Takeover:
         return all([await diverged(core, peer) for peer in core.members.peers])
 
     def _too_long(self, before: Mapping[tuple[str, int], float], name: str, offset: int) -> bool:
-        """Note that a cluster does not do its part; True if that has lasted ``takeover_s``."""
+        """Note that a cluster does not do its work; True if that has lasted ``takeover_s``."""
         now = asyncio.get_running_loop().time()
         since = self._silent_since[name, offset] = before.get((name, offset), now)
         return now - since >= self._core.timeouts.takeover_s

@@ -1,1 +1,1 @@
-"""Combining INSERTs of literals, UPDATEs and DELETEs by key, and upserts into one statement."""
+"""Combines INSERTs, UPDATEs and DELETEs by key (``WHERE id = 7``), and upserts in one statement."""

@@ -15,7 +15,7 @@ _BETWEEN: Final = ("+", "-", "*", "/", "%", "||")
 _FUNCTIONS: Final = frozenset(
     {"ABS", "COALESCE", "CONCAT", "GREATEST", "LEAST", "LENGTH", "LOWER", "TRIM", "UPPER"}
 )
-"""Functions that give the same for a column as for a literal of the same value and type."""
+"""Functions with the same result for a column as for a literal of the same value and type."""
 _WORDS: Final = """CASE CAST CURRENT_CATALOG CURRENT_DATABASE CURRENT_DATE CURRENT_SCHEMA
     CURRENT_TIME CURRENT_TIMESTAMP CURRENT_USER DEFAULT EXISTS FALSE IDENTIFIER LOCALTIME
     LOCALTIMESTAMP NOT SESSION_USER TRUE USER"""
@@ -26,11 +26,11 @@ OPERANDS_MAX: Final = 64
 
 
 class Otherwise(Exception):
-    """The statement has a form that is not read here."""
+    """The statement has a form that is not read here: it cannot be composed with others."""
 
 
 class Expressions:
-    """Reads one statement from its tokens; raises Otherwise, LexicalError."""
+    """Reads one SQL statement, token by token. Its methods raise Otherwise and LexicalError."""
 
     def __init__(self, tokens: Sequence[Token], sql: str) -> None:
         self._tokens = tokens
@@ -55,7 +55,7 @@ class Expressions:
         return "" if self._ended() else self._words[self._at]
 
     def _take(self, *words: str) -> bool:
-        """Step over these words if they are next."""
+        """Step over these words and return True, if they are the next tokens; else False."""
         found = tuple(self._words[self._at : self._at + len(words)]) == words
         self._at += len(words) if found else 0
         return found
@@ -71,7 +71,7 @@ class Expressions:
         return token.kind is TokenKind.SYMBOL and token.text in texts
 
     def _symbol(self, *texts: str) -> bool:
-        """Step over one of these symbols if it is next."""
+        """Step over the next token and return True, if it is one of these symbols; else False."""
         found = self._is_symbol(*texts)
         self._at += found
         return found
@@ -82,21 +82,21 @@ class Expressions:
         return self._tokens[self._at - 1].text
 
     def _name(self) -> str:
-        """Read a name, in lower case."""
+        """Read a name, and return it in lower case."""
         token = self._token()
         if token.kind not in _NAMES:
             raise Otherwise
         return plain(token).lower()
 
     def _listed(self, read: Callable[[], T]) -> list[T]:
-        """Read one or more items with commas between them."""
+        """Read one or more items with commas between them; ``read`` reads one."""
         found = [read()]
         while self._symbol(","):
             found.append(read())
         return found
 
     def _enclosed(self, read: Callable[[], T]) -> list[T]:
-        """Read one or more items in parentheses."""
+        """Read one or more items in parentheses; ``read`` reads one."""
         self._needed("(")
         found = self._listed(read)
         self._needed(")")
@@ -105,7 +105,7 @@ class Expressions:
     # -- tables and columns ----------------------------------------------------------------
 
     def _table(self, until: str) -> None:
-        """Step over the table's name and alias, up to a word."""
+        """Read the table's name and alias, up to the word ``until``; remember the alias or name."""
         self._table_name = self._name()
         while self._symbol("."):
             self._table_name = self._name()
@@ -126,20 +126,20 @@ class Expressions:
         return qualifier, name
 
     def _column(self) -> str:
-        """Read the name of a column of the table."""
+        """Read the name of a column of the statement's table; raises Otherwise for any other."""
         qualifier, name = self._qualified()
         if qualifier not in ("", self._table_name):
             raise Otherwise
         return name
 
     def _named(self) -> Own | Given:
-        """Read the name of a column that an expression uses."""
+        """Read a name in an expression, and return the column that it means."""
         if self._word() in NO_COLUMNS:
             raise Otherwise
         return self._whose(*self._qualified())
 
     def _whose(self, qualifier: str, name: str) -> Own | Given:
-        """Return the column that an expression means by a name."""
+        """Return the column that a name in an expression means; Otherwise if that is unclear."""
         if qualifier not in ("", self._table_name):
             raise Otherwise
         return Own(name)
@@ -147,7 +147,7 @@ class Expressions:
     # -- values ----------------------------------------------------------------------------
 
     def _sets(self) -> Sets:
-        """Read assignments to different columns."""
+        """Read assignments (``column = value, …``), each to another column."""
         sets = self._listed(self._assignment)
         if len({name for name, _ in sets}) < len(sets):
             raise Otherwise

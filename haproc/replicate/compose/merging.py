@@ -1,13 +1,13 @@
-"""Makes the one statement that has the same effect as a window of changes.
+"""Makes one SQL statement with the same effect as all changes in a `ComposedWindow`.
 
 Its source consists of groups: entries of equal form. The literals of a group are in one VALUES
 list, with the types that each of them has alone. The group's SELECT casts them to the types of
 their columns. An entry is
 
 - a row to insert (its key is NULL, which matches nothing), or
-- the change of the table's rows with one key: ``p`` is the number of the clause for it, 0: none.
-  The entry may also have a row that is inserted if the table has no row of this key. A key has only
-  one such entry, so no row of the table is matched twice.
+- the change of the table's rows with one key: ``p`` is the number of the MERGE's clause for it; 0:
+  none. The entry may also have a row that is inserted if the table has no row of this key. A key
+  has only one such entry, so no row of the table is matched twice.
 
 ``i`` is true if an entry has a row to insert. The statement is a MERGE if the effect depends on the
 table's rows, else an INSERT.
@@ -26,11 +26,12 @@ from haproc.replicate.compose.window import ComposedWindow, State
 
 GROUPS_MAX: Final = 48
 CLAUSES_MAX: Final = 24
-"""The most of one statement. Chosen: a group is a branch of a UNION, a clause a check per row."""
+"""The most groups and clauses of one statement. Chosen: a group is a branch of a UNION, and each
+clause is checked for each row."""
 _TARGET, _SOURCE = "haproc_t", "haproc_s"
 
 _Pieces: TypeAlias = tuple[str | Own | None, ...]
-"""A term with None in place of its literals."""
+"""The pieces of a term (see `terms`), with None in place of each literal."""
 _Values: TypeAlias = tuple[tuple[str, _Pieces], ...]
 
 
@@ -58,7 +59,11 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """A group as a branch of the source: its values by column, and its clause; empty: none."""
+    """A group as a branch of the source's UNION.
+
+    ``values``: its values by column. ``clause``: what the MERGE does to the table's rows that match
+    it; empty: nothing. ``inserts``: True if its entries have a row to insert.
+    """
 
     values: dict[str, str]
     clause: str
@@ -68,7 +73,7 @@ class _Branch:
 def statement(table: str, window: ComposedWindow) -> str | None:
     """Return one statement with the effect of the window; None if that would be too large.
 
-    ``table``: the table's full name, as operations have it.
+    None also if the window has no effect. ``table``: the table's full name, as operations have it.
     """
     groups = _groups(window)
     if not groups:
@@ -148,7 +153,7 @@ def _cells(state: State) -> list[Cell]:
 
 
 def _enter(found: dict[_Form, list[_Group]], form: _Form, cells: Sequence[Cell]) -> bool:
-    """Add an entry to the group with its form and its literals' types; True if that is new."""
+    """Add an entry to the group with its form and its literals' types; True if a new group."""
     letters, row = ",".join(cell.letter for cell in cells), ", ".join(cell.text for cell in cells)
     groups = found.setdefault(form, [])
     for group in groups:
@@ -171,7 +176,7 @@ def _list(number: int, group: _Group) -> str:
 
 
 def _branch(window: ComposedWindow, group: _Group) -> _Branch:
-    """Return a group's columns of the source, and its clause."""
+    """Return the branch for a group: its columns in the source, and its MERGE clause."""
     form, letters = group.form, group.letters.split(",")
     values: dict[str, str] = {}
     places = iter(range(len(letters)))
@@ -204,7 +209,10 @@ def _taken(pieces: _Pieces, places: Iterator[int]) -> list[int]:
 
 
 def _slot(letter: str, place: int, slots: dict[str, int], values: dict[str, str]) -> str:
-    """Return a clause's text for a literal; adds a column for the literal to the source."""
+    """Return a literal as a clause refers to it: NULL, or a column of the source.
+
+    The column is added to ``values``.
+    """
     if letter == "n":
         return "NULL"
     number = slots[letter] = slots.get(letter, -1) + 1
@@ -214,7 +222,7 @@ def _slot(letter: str, place: int, slots: dict[str, int], values: dict[str, str]
 
 
 def _with(window: ComposedWindow, pieces: _Pieces, literals: Sequence[str]) -> str:
-    """Return a term as text."""
+    """Return a term as SQL text, with ``literals`` in the places of its literals."""
     rest = iter(literals)
     texts: list[Piece] = []
     for piece in pieces:
@@ -256,7 +264,7 @@ def _source_types(
 def _select(
     number: int, branch: _Branch, clauses: Sequence[str] | None, types: dict[str, str]
 ) -> str:
-    """Return a branch as a query; without ``clauses`` the statement is an INSERT."""
+    """Return a branch as a SELECT. ``clauses``: those of the MERGE; None: of an INSERT."""
     items = [
         f"{branch.values.get(name, f'CAST(NULL AS {kind})')} AS {quoted(name)}"
         for name, kind in types.items()

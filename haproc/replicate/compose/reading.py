@@ -1,4 +1,4 @@
-"""Reads the change that a statement makes to rows: from plain text, upserts and Arrow rows."""
+"""Reads which change a statement makes to a table's rows, from its text or its Arrow rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from haproc.replicate.records.operation import Operation
 
 
 ROWS_MAX: Final = 1_000
-"""The most rows of a change; more rows run uncombined. Chosen."""
+"""The most rows of one change; a statement with more rows is not composed. Chosen."""
 BYTES_MAX: Final = 256 << 10
 
 
@@ -66,9 +66,9 @@ _TEXTS: Final[Mapping[pa.DataType, Callable[[Any], str]]] = {
 
 
 def literal_cells(stream: bytes) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
-    """Return the columns of an Arrow IPC stream, and its rows as literals.
+    """Return the names of an Arrow IPC stream's columns, and its rows as literals.
 
-    Raises ValueError for too many rows, and for values without a literal.
+    Raises ValueError for too many rows, and for values that no literal can state.
     """
     with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
         table = reader.read_all()
@@ -137,7 +137,7 @@ class Upsert(Expressions):
         self._inserting = self._whole = False
 
     def change(self) -> Merged:
-        """Return the MERGE as a change."""
+        """Read the MERGE; return it as a `Merged`. Raises Otherwise if it cannot be composed."""
         self._expect("MERGE", "INTO")
         self._table("USING")
         self._expect("USING")
@@ -167,7 +167,10 @@ class Upsert(Expressions):
         )
 
     def _whose(self, qualifier: str, name: str) -> Own | Given:
-        """Return the table's or the source's column; Otherwise if the name may mean both."""
+        """Return the column of the table or the source that a name means.
+
+        Raises Otherwise if it may mean both, or none.
+        """
         given = name in self._source
         if given and qualifier and qualifier == self._source_name:
             return Given(name)
@@ -182,7 +185,7 @@ class Upsert(Expressions):
     # -- the source ------------------------------------------------------------------------
 
     def _rows(self) -> list[_Row]:
-        """Return the source's rows; note its columns, and their types."""
+        """Read the source and return its rows; remember its columns and their types."""
         self._needed("(")
         names, rows = self._query()
         while self._take("UNION", "ALL"):
@@ -218,7 +221,7 @@ class Upsert(Expressions):
         return [name for _, name in items], chosen
 
     def _item(self) -> tuple[Cell | str, str]:
-        """Read a literal with its name, or a column of the rows, which may get another name."""
+        """Read an item after SELECT: a literal or a column of the rows. Return it and its name."""
         start = self._at
         try:
             cell = self._literal()
@@ -232,11 +235,11 @@ class Upsert(Expressions):
         return name, self._named_as(name)
 
     def _named_as(self, name: str) -> str:
-        """Return the name after AS, or ``name`` without AS."""
+        """Read AS and a name, and return the name; return ``name`` if there is no AS."""
         return self._name() if self._take("AS") else name
 
     def _relation(self) -> tuple[list[str], list[_Row]]:
-        """Read rows after FROM, with or without parentheses."""
+        """Read the rows after FROM, with or without parentheses; return column names and rows."""
         if not self._symbol("("):
             self._expect("VALUES")
             return self._values()
@@ -255,7 +258,7 @@ class Upsert(Expressions):
         return tuple(self._enclosed(self._literal))
 
     def _with_alias(self, names: list[str]) -> list[str]:
-        """Read an alias; return the columns' new names if it has some, else ``names``."""
+        """Read an alias; return the columns' new names if it states any, else ``names``."""
         alias = self._alias()
         self._source_name = alias or self._source_name
         if not alias or not self._is_symbol("("):
@@ -266,7 +269,7 @@ class Upsert(Expressions):
         return anew
 
     def _alias(self) -> str:
-        """Return the next alias; empty if there is none."""
+        """Read an alias and return it; empty if there is none."""
         if self._take("AS"):
             return self._name()
         free = self._ended() or self._is_symbol(",", ")", "(") or self._word() in _NO_ALIASES
@@ -275,7 +278,7 @@ class Upsert(Expressions):
     # -- the clauses -----------------------------------------------------------------------
 
     def _condition(self) -> dict[str, str]:
-        """Return the compared columns: for each one of the table, the one of the source."""
+        """Read the condition after ON; return the source's column for each compared column."""
         if self._symbol("("):
             pairs = self._condition()
             self._needed(")")
@@ -298,14 +301,14 @@ class Upsert(Expressions):
         raise Otherwise
 
     def _changes(self) -> Sets | None:
-        """Return the new values of matching rows; None if they are deleted."""
+        """Read the clause for matching rows; return their new values, None if it deletes them."""
         if self._take("DELETE"):
             return None
         self._expect("UPDATE", "SET")
         return self._everything() if self._symbol("*") else self._sets()
 
     def _inserted(self) -> Sets:
-        """Return the values of an inserted row."""
+        """Read the clause that inserts a row; return the row's columns with their values."""
         if self._symbol("*"):
             return self._everything()
         columns = self._enclosed(self._column)
@@ -337,13 +340,16 @@ class Upsert(Expressions):
 
 
 KEYS_MAX: Final = 1_000
-"""The most keys of one statement, with all combinations of its lists. Chosen."""
+"""The most keys that an UPDATE or DELETE may name: the combinations of its lists. Chosen."""
 TEXT_MAX: Final = 64 << 10
 """The longest text of an UPDATE, a DELETE or a MERGE. Chosen."""
 
 
 def change_of(op: Operation) -> Change | None:
-    """Return the change that an operation makes; None if its text does not show it plainly."""
+    """Return the change of rows that an operation makes.
+
+    None if its text does not show the change plainly: then it is not composed.
+    """
     if op.operation_class is not OperationClass.ASYNCHRONOUS or op.exclusive:
         return None
     if len(op.writes) != 1 or not isinstance(op.write, SqlText | ArrowRows):
@@ -391,10 +397,10 @@ def _columns(head: str) -> tuple[str, ...] | None:
 
 
 class _ByKey(Expressions):
-    """Reads one UPDATE or DELETE."""
+    """Reads one UPDATE or DELETE whose condition names the keys of its rows."""
 
     def change(self) -> Changed:
-        """Return the UPDATE or DELETE as a change."""
+        """Read the statement as a `Changed`; raises Otherwise if it cannot be composed."""
         if self._take("UPDATE"):
             self._table("SET")
             self._expect("SET")
@@ -409,7 +415,7 @@ class _ByKey(Expressions):
         return Changed(columns, keys, sets)
 
     def _condition(self) -> tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]:
-        """Return the columns that the condition fixes, and the combinations of their values."""
+        """Read the condition; return the columns that it fixes, and their combined values."""
         self._expect("WHERE")
         fixed: dict[str, list[Cell]] = {}
         combinations = 1

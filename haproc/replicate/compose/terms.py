@@ -1,4 +1,4 @@
-"""The changes that statements by key make, and columns' values after them, as SQL."""
+"""The changes that statements by key make; and the values of columns after them, as SQL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from haproc.classify.tokens import decoded
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A literal: its type, as `haproc.classify.insert` names types, and its text."""
+    """A literal. ``letter``: its type, as in `haproc.classify.insert`; ``text``: its SQL text."""
 
     letter: str
     text: str
@@ -29,14 +29,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A column of the row before the statements; ``name`` in lower case."""
+    """A column of the table's row as it is before the statements; ``name`` in lower case."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A column of the source of the statement; ``name`` in lower case."""
+    """A column of the source of the MERGE; ``name`` in lower case."""
 
     name: str
 
@@ -65,7 +65,7 @@ _STORED_AS: Final[Mapping[str, frozenset[str]]] = {
     **dict.fromkeys("Tz", frozenset({"timestamp", "string"})),
     "x": frozenset({"binary"}),
 }
-"""The column types, by type of literal, in which storing a literal is only a cast."""
+"""By type of literal: the types of columns for which storing the literal is only a cast."""
 _SQL_TYPES: Final = {
     "y": "TINYINT",
     "h": "SMALLINT",
@@ -88,13 +88,13 @@ differently: so Delta may skip a file that has them."""
 
 
 def cell_of(text: str) -> Cell | None:
-    """Return the literal of a text; None if the text is no literal."""
+    """Return the literal that a SQL text is; None if it is not a literal."""
     letter = literal_type(text)
     return None if letter is None else Cell(letter, text)
 
 
 def is_plain(type_text: str) -> bool:
-    """True if values of a column of this type are stored and read unchanged."""
+    """True if a column of this SQL type stores values unchanged, and they are read unchanged."""
     return (
         type_text in _EXACT
         or type_text in ("boolean", "date", "timestamp", "binary")
@@ -109,7 +109,7 @@ def storable(cell: Cell, type_text: str) -> bool:
 
 
 def column_type(cells: Iterable[Cell]) -> str | None:
-    """Return the type of a column with these literals; None if their types differ.
+    """Return the SQL type of a column with these literals; None if their types differ.
 
     Empty if they are all NULL. Decimals of one scale count as one type: the widest.
     """
@@ -125,23 +125,26 @@ def column_type(cells: Iterable[Cell]) -> str | None:
 
 
 def _precision(text: str, scale: int) -> int:
-    """Return the precision that a decimal literal has for Spark."""
+    """Return the precision (number of digits) that Spark gives to a decimal literal."""
     digits = "".join(filter(str.isdecimal, text)).lstrip("0")
     return max(len(digits), scale, 1)
 
 
 def literal_type_text(letter: str) -> str:
-    """Return the SQL type of literals of this letter; for a decimal the widest of its scale."""
+    """Return the SQL type of literals whose `Cell.letter` is this.
+
+    For a decimal it is the widest type of its scale.
+    """
     return f"DECIMAL(38,{letter[1:]})" if letter[0] == "d" else _SQL_TYPES[letter]
 
 
 def stored(term: Term, type_text: str) -> Term:
-    """Return the term of a value that is stored in a column of this type."""
+    """Return ``term``, cast to the type of the column in which its value is stored."""
     return ("CAST(", *term, f" AS {type_text.upper()})")
 
 
 def put_into(term: Term, state: Mapping[str, Term]) -> Term:
-    """Return the term with the values of a row's state in place of the row's columns."""
+    """Return the term with the row's columns replaced by their values in ``state``."""
     pieces: list[Piece] = []
     for piece in term:
         pieces += state.get(piece.name, (piece,)) if isinstance(piece, Own) else (piece,)
@@ -149,7 +152,7 @@ def put_into(term: Term, state: Mapping[str, Term]) -> Term:
 
 
 def bound(expression: Expression, given: Mapping[str, Cell], types: Mapping[str, str]) -> Term:
-    """Return the term with a source row's literals in place of the source's columns.
+    """Return the expression with the source's columns replaced by the literals of one row.
 
     Each literal is cast to its column's type: for Spark it is then only a value of that type.
     Raises ValueError for a column without a type.
@@ -168,7 +171,7 @@ def bound(expression: Expression, given: Mapping[str, Cell], types: Mapping[str,
 def settled(
     expression: Expression, types: Mapping[str, str], given: Mapping[str, str]
 ) -> Expression:
-    """Return an expression whose remaining `Cell` pieces can be replaced by columns.
+    """Return an expression in which each literal that is still a `Cell` may become a column.
 
     Some literals are more than a value of their type: beside a decimal, Spark gives a number the
     precision of its text. Such literals become text pieces. ``types``: the table's columns with
@@ -187,7 +190,7 @@ def settled(
 
 
 def has_keys(type_text: str) -> bool:
-    """True if literals of this type show whether their values are equal."""
+    """True if a column of this type can be a key: its literals show if values are equal."""
     return type_text in _INTEGERS or type_text in ("string", "date")
 
 
@@ -222,12 +225,12 @@ def key_value(cell: Cell, type_text: str) -> int | str | None:
 
 
 Sets: TypeAlias = tuple[tuple[str, Expression], ...]
-"""Columns of the table, and their new values."""
+"""Columns of the table, each with its new value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """Inserted rows of literals; ``columns`` empty: all columns of the table."""
+    """An INSERT of rows of literals; ``columns`` empty: all columns of the table."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -237,7 +240,8 @@ class Inserted:
 class Changed:
     """An UPDATE or DELETE of the rows with one of these keys; DELETE: ``sets`` is empty.
 
-    ``columns``: those that the condition fixes, in order of their names; ``keys``: their values.
+    ``columns``: the ones that the condition compares, in order of their names; ``keys``: the values
+    that it compares them with, for each key.
     """
 
     columns: tuple[str, ...]

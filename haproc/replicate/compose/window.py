@@ -1,13 +1,14 @@
 """The combined effect of consecutive statements on one table, by key. Values in, values out.
 
-A window takes changes in the order of the log, and keeps their combined effect: for each key, the
-new values of the table's rows with this key; for each inserted row, its present values. Keys need
-not be unique: an UPDATE changes the state of its key, and of each earlier inserted row with it.
+A *key* is the values of the columns that conditions compare, such as 7 in ``WHERE id = 7``. A
+window takes changes in the order of the log, and keeps their combined effect: for each key, the new
+values of the table's rows with this key; for each inserted row, its present values. Keys need not
+be unique: an UPDATE changes the state of its key, and of each earlier inserted row with it.
 
-An upsert either updates or inserts. That depends on whether a row with its key exists, which the
-window mostly cannot know. So it keeps both: the new values of the table's rows, and one row *that
-is inserted if the table has none*. Later changes apply to both. After the upsert the key has a row
-in either case.
+An upsert (MERGE) either updates or inserts. That depends on whether a row with its key exists,
+which the window mostly cannot know. So it keeps both: the new values of the table's rows, and one
+row *that is inserted if the table has none*. Later changes apply to both. After the upsert the key
+has a row in either case.
 
 A change may enter only if its effect in the window is the same as alone, *provided that each of the
 statements alone succeeds*: the caller must know that. If this is not certain, the change stays out
@@ -50,7 +51,7 @@ from haproc.replicate.compose.terms import (
 )
 
 State: TypeAlias = dict[str, Term]
-"""The present values of a row's columns; columns that are not in it are unchanged."""
+"""The present value of each column of a row; a column that is missing here is unchanged."""
 PIECES_PER_CELL: Final = 3
 """The pieces of a term that count as one cell: a literal with its cast has three."""
 
@@ -87,9 +88,9 @@ class RowEffect:
 
 @dataclass(frozen=True, slots=True)
 class _Effect:
-    """The effect of one statement on a key. ``cells``: the key's literals.
+    """The effect of one statement on the rows with one key. ``cells``: the key's literals.
 
-    ``sets``: new values of its rows; None deletes them. ``row``: inserted if there are none.
+    ``sets``: the rows' new values; None deletes them. ``row``: inserted if there is no such row.
     """
 
     cells: tuple[Cell, ...]
@@ -98,7 +99,7 @@ class _Effect:
 
 
 class ComposedWindow:
-    """The combined effect of changes. ``columns``: the columns of the table.
+    """The combined effect of consecutive changes to one table. ``columns``: the table's columns.
 
     ``cells_max``: the most cells (rows times columns) that the changes read and write in all; None:
     no limit, for changes that have been in a window before.
@@ -110,7 +111,7 @@ class ComposedWindow:
         self.types: Mapping[str, str] = {c.name.lower(): c.type_text for c in columns}
         self.names: Mapping[str, str] = {c.name.lower(): c.name for c in columns}
         self.keys: tuple[str, ...] = ()
-        """The columns that all conditions fix; empty before the first condition."""
+        """The columns that each condition compares; empty before the first condition."""
         self.rows: list[Row] = []
         self.row_effects: dict[Key, RowEffect] = {}
         self._all = tuple(self.types)
@@ -123,7 +124,7 @@ class ComposedWindow:
         return ComposedWindow(self._columns, self.cells_max)
 
     def take(self, change: Change) -> bool:
-        """Add a change; False if it must stay out."""
+        """Add a change; False if it must stay out because its effect could differ in the window."""
         if self._ambiguous:
             return False
         before = self._cells
@@ -183,7 +184,7 @@ class ComposedWindow:
         return found
 
     def _key_of(self, row: Row, names: Iterable[str]) -> Key | None:
-        """Return an inserted row's key; None if a NULL in it makes every condition untrue."""
+        """Return an inserted row's key; None if it has a NULL, so that no condition is true."""
         values = []
         for name in names:
             cell = row.state[name][1] if name in row.state else NULL
@@ -235,7 +236,7 @@ class ComposedWindow:
         self.rows += unmatched
 
     def _key(self, columns: Sequence[str], cells: Sequence[Cell]) -> Key | None:
-        """Return the key of these literals; None if no row can have it."""
+        """Return the key that these literals are; None if no row of the table can have it."""
         pairs = zip(columns, cells, strict=True)
         values = [key_value(cell, self.types.get(name, "")) for name, cell in pairs]
         return None if None in values else tuple(v for v in values if v is not None)
@@ -263,7 +264,7 @@ class ComposedWindow:
                 self._come(key, effect.row, surely=there[key] is False)
 
     def _come(self, key: Key, row: Row, *, surely: bool) -> None:
-        """Add an upsert's row; not ``surely``: it is inserted if the table has none of its key."""
+        """Add the row that an upsert inserts; not ``surely``: only if the table has no such key."""
         if surely:
             self._add(row, key)
         else:
@@ -271,7 +272,7 @@ class ComposedWindow:
             self._by_key.setdefault(key, []).append(row)
 
     def _filed(self, columns: tuple[str, ...]) -> dict[Key, list[Row]]:
-        """Return the inserted rows by key. ``columns``: the key, as the first condition has it."""
+        """Return the window's inserted rows by their key; ``columns``: the key's columns."""
         if not columns or not all(has_keys(self._plain(name)) for name in columns):
             raise _Unfit
         by_key: dict[Key, list[Row]] = {}
@@ -284,7 +285,7 @@ class ComposedWindow:
     def _stated(
         self, keys: Sequence[str], sets: Sets, given: Mapping[str, Cell], types: Mapping[str, str]
     ) -> State:
-        """Return the columns' new values by a statement; raises _Unfit if one is in the key.
+        """Return the new values that a statement sets; raises _Unfit if one is a key column.
 
         ``given``: the source's columns as literals; ``types``: their types.
         """
@@ -309,7 +310,7 @@ class ComposedWindow:
     def _news(
         self, sets: State, effect: RowEffect, rows: Sequence[Row]
     ) -> list[tuple[State, State]]:
-        """Return the states of a key that an UPDATE changes, each with its new values."""
+        """Return each state of a key that an UPDATE changes, together with its new values."""
         if not sets:
             return []
         found = [(row.state, self._whole(row.state, sets)) for row in rows]
@@ -318,7 +319,10 @@ class ComposedWindow:
         return [(state, self._put(sets, seen)) for state, seen in found]
 
     def _put(self, sets: State, seen: State) -> State:
-        """Return a row's new values after an UPDATE, all computed from the row before it."""
+        """Return a row's new values after an UPDATE (``sets``), from its values before (``seen``).
+
+        Raises _Unfit if they are too long.
+        """
         new = put_into_all(sets, seen)
         if any(len(term) > PIECES_MAX for term in new.values()):
             raise _Unfit
@@ -338,10 +342,11 @@ class ComposedWindow:
 
 
 def _there(effect: RowEffect, rows: Sequence[Row]) -> bool | None:
-    """True if a key has a row now, in the window or the table; None if that depends on the table.
+    """True if the table has a row with a key after the changes; None if that is not known.
 
-    ``rows``: the window's rows of the key. Raises _Unfit if the table's rows are deleted and
-    ``otherwise`` is the only row: then the key has a row only if the table had none.
+    False if it surely has none. ``rows``: the window's rows of the key. Raises _Unfit if the
+    table's rows are deleted and ``otherwise`` is the only row: then the key has a row only if the
+    table had none.
     """
     if any(row is not effect.otherwise for row in rows):
         return True
@@ -353,5 +358,5 @@ def _there(effect: RowEffect, rows: Sequence[Row]) -> bool | None:
 
 
 def put_into_all(sets: State, state: State) -> State:
-    """Return a row's new values after an UPDATE, all computed from its ``state`` before."""
+    """Return a row's new values after an UPDATE (``sets``), all from its ``state`` before it."""
     return {name: put_into(term, state) for name, term in sets.items()}

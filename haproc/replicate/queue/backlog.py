@@ -1,9 +1,9 @@
 """Chooses the tables of a backlog that are copied, because their replay would take longer.
 
-A copy is as of an offset that the queue has not reached, its *marker*. The copy replaces the
-operations before the marker that write the copied tables. Other operations before it are replayed
-afterwards. That is right only if none of them reads or changes a copied table; otherwise there is
-no such copy (`Backlog.hindrance`).
+A copy has the tables as they are at an offset that the queue has not reached, its *marker*. The
+copy replaces the operations before the marker that write the copied tables. Other operations
+before it are replayed afterwards. That is right only if none of them reads or changes a copied
+table; otherwise there is no such copy (`Backlog.hindrance`).
 
 Values in, values out.
 """
@@ -29,13 +29,13 @@ from haproc.replicate.records.rows import ApplicationFailure
 
 
 WORTH_S: Final = 60.0
-"""A shorter replay needs no copy. Chosen."""
+"""A replay that is shorter than this needs no copy. Chosen."""
 COPY_BYTES_PER_S: Final = 50 << 20
 """The speed of a copy. Chosen: half of a line of 1 Gbit/s."""
 COPY_TABLE_S: Final = 3.0
-"""The fixed time for each table. Chosen: 8 small tables took 57 s with all around them."""
+"""The fixed time for each copied table. Chosen: 8 small tables took 57 s with all around them."""
 FOREVER_S: Final = 3600.0
-"""The assumed time of a replay that does not come nearer to its end: one long statement may be the
+"""The assumed time of a replay that does not come nearer to its end. One long statement may be the
 reason, so not every table is worth a copy then. Chosen."""
 FACTOR: Final = 2.0
 """A copy is made if it takes less than the replay by this factor: both are estimates. Chosen."""
@@ -43,7 +43,7 @@ FACTOR: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The cursor of a cluster and the log's end at a moment, by the loop's clock."""
+    """The cursor of a cluster (``low``) and the log's end, at a time of the loop's clock."""
 
     at_s: float
     low: int
@@ -52,8 +52,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class CatchUpEstimate:
-    """The times of replay and copy. None: the replay never ends, the copy's time is not known.
+    """The expected times of the replay of a backlog, and of a copy of its tables.
 
+    ``replay_s`` is None if the replay never ends, ``copy_s`` if the copy's time is not known.
     ``tables`` and ``bytes``: the size of the copy. ``rate_per_s``: the recent rate of the replay.
     """
 
@@ -70,7 +71,7 @@ class CatchUpEstimate:
 
     @property
     def copy_is_faster(self) -> bool:
-        """True if a copy would take less time than the replay, by `FACTOR`."""
+        """True if a copy takes less time than the replay, even if multiplied by `FACTOR`."""
         return self.copy_s is not None and self.long and FACTOR * self.copy_s < self.bounded_s
 
     @property
@@ -89,7 +90,10 @@ class CatchUpEstimate:
 
 
 def replay_s(earlier: Sample, now: Sample) -> float | None:
-    """Return the time of the replay at the rate between two samples; None: it never ends."""
+    """Return the time that the replay will take at the rate between two samples.
+
+    None if it never ends, because new records come faster than the cluster applies them.
+    """
     if now.log_end <= now.low:
         return 0.0
     gained = (earlier.log_end - earlier.low) - (now.log_end - now.low)
@@ -104,7 +108,7 @@ def rate_per_s(earlier: Sample, now: Sample) -> float:
 
 
 def copy_s(sizes: Collection[int]) -> float:
-    """Return the expected time of a copy; ``sizes``: the bytes of each table."""
+    """Return the expected time of a copy of tables; ``sizes``: the bytes of each table."""
     return COPY_TABLE_S * len(sizes) + sum(sizes) / COPY_BYTES_PER_S
 
 
@@ -112,21 +116,21 @@ def copy_s(sizes: Collection[int]) -> float:
 
 
 TOGETHER: Final = 1_000
-"""The number of INSERTs that take as long as one other statement. Measured: `bench_ring`."""
+"""So many INSERTs take as long as one other statement. Measured: `bench_ring`."""
 ATTEMPTS_MAX: Final = 3
 """The most copies that are begun for one backlog; then it is replayed. Chosen."""
 
 
 @lru_cache(4096)
 def table_of(name: str) -> str:
-    """Return a table's full name; ``name``: as an operation has it, or ``schema.table``."""
+    """Return a table's full name; ``name``: as an operation states it, or ``schema.table``."""
     parts = parts_of(name)
     return name if parts is None else qualified(parts, Context())
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedAhead:
-    """Tables (full names) that were copied as of an offset, ``marker``."""
+    """Tables (full names) that were copied as they are at an offset, ``marker``."""
 
     marker: int
     tables: frozenset[str]
@@ -143,7 +147,7 @@ NOT_AHEAD: Final = CopiedAhead(-1, frozenset())
 
 @dataclass(frozen=True, slots=True)
 class _Touched:
-    """The tables that some operations touch; ``whole``: they touch no others."""
+    """The tables that some operations touch; ``whole``: they touch no other tables."""
 
     reads: frozenset[str]
     writes: frozenset[str]
@@ -155,7 +159,7 @@ class Backlog:
     """The records from a cluster's cursor on, read one after another.
 
     ``me``: the cluster; ``low``: its cursor; ``claims``: each cluster's newest claim below the
-    cursor; ``marker``: only operations below it count; None: all.
+    cursor; ``marker``: the copy's place: only operations before it count; None: all count.
     """
 
     def __init__(
@@ -170,16 +174,16 @@ class Backlog:
         self._marker = marker
         self._claims = dict(claims)
         self._work: Counter[str] = Counter()
-        """The work of the replay on each table, in INSERTs."""
+        """By table: the work of replaying the operations that write it, in units of one INSERT."""
         self._touched: dict[_Touched, int] = {}
-        """By touched tables: the offset of the first such operation."""
+        """For each group of touched tables: the offset of the first operation that touches them."""
         self._hindrance = ""
         self._failures: dict[int, dict[str, ApplicationFailure]] = {}
         self.attempts = 0
         """The number of copies that were begun for this backlog."""
 
     def note_record(self, offset: int, message: Message | Filler) -> None:
-        """Take in the next record."""
+        """Note the next record of the log."""
         in_front = self._marker is None or offset < self._marker
         match message:
             case Operation() if in_front:
@@ -231,7 +235,7 @@ class Backlog:
         return found
 
     def _with_written(self, table: str) -> frozenset[str]:
-        """Return a table and all tables that are written from it, or together with it."""
+        """Return the table and all tables that operations write from it, or together with it."""
         found, before = {table}, 0
         while before != len(found):
             before = len(found)
@@ -256,9 +260,10 @@ class Backlog:
     def failures(
         self, cluster: str, lineage: Sequence[tuple[str, int]]
     ) -> dict[int, ApplicationFailure]:
-        """Return the application errors on a cluster, by the operation's offset.
+        """Return the application errors that the operations had on a cluster, by offset.
 
-        Before a copy, the errors of the copied cluster count; ``lineage``: as in `Progress`.
+        Before a copy, the errors of the cluster that was copied count; ``lineage``: as in
+        `Progress`.
         """
         found = {}
         for offset, by in sorted(self._failures.items()):

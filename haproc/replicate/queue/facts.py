@@ -1,4 +1,4 @@
-"""The kept facts about operations: requests, revocations, and facts stored with the cursor."""
+"""What is kept about operations and requests, and what is stored with the cursor."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SessionRef, 
 
 
 class Fate(StrEnum):
-    """The result of the revocation of an operation.
+    """The result of a request to revoke an operation.
 
-    Also of a statement: clients cannot know if their statement has become an operation.
+    Also to revoke a statement: clients cannot know if their statement has become an operation.
     """
 
     CANCELED = "canceled"
-    """It was stopped before anything of it was in the log."""
+    """The statement was stopped before anything of it was in the log."""
     ENDED = "ended"
-    """It had ended: its state shows the outcome."""
+    """The statement had ended already: its state shows the outcome."""
 
     REVOKED = "revoked"
-    """It has no effect on any cluster, now or later."""
+    """The operation has no effect on any cluster, now or later."""
     COMMITTED = "committed"
-    """It was too late: a cluster has committed it, so all clusters apply it."""
+    """Too late: a cluster has committed the operation, so all clusters apply it."""
     REJECTED = "rejected"
-    """It was too late: it was rejected for another reason, or met an error."""
+    """The operation was rejected for another reason, or had an application error."""
     UNDECIDED = "undecided"
-    """No cluster is known to have applied it, but not all have answered: it goes on."""
+    """No cluster is known to have applied the operation, but not all have answered: it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The answer to a revocation. ``offset``: of the operation; ``text``: a message."""
+    """The answer to a request to revoke. ``offset``: of the operation; ``text``: a message."""
 
     offset: int | None
     fate: Fate
@@ -64,7 +64,7 @@ class Notes:
         self._ahead = progress.ahead
 
     def beside(self, progress: Progress) -> Progress:
-        """Return the progress with these facts in it."""
+        """Return the queue's ``progress`` with these facts added to it."""
         return replace(
             progress,
             diverged=self._diverged,
@@ -147,15 +147,15 @@ class Notes:
 
     @property
     def judging(self) -> tuple[int, ...]:
-        """The operations with outcomes to be compared with the other clusters'."""
+        """The offsets of the operations whose outcomes are to be compared with other clusters'."""
         return tuple(sorted(self._judging))
 
     def judge(self, offset: int) -> None:
-        """Note that an operation's outcome is to be compared."""
+        """Note that an operation's outcome is to be compared with the other clusters'."""
         self._judging.add(offset)
 
     def judged(self, offset: int) -> None:
-        """Note that an operation's outcome was compared."""
+        """Note that an operation's outcome has been compared with the other clusters'."""
         self._judging.discard(offset)
 
 
@@ -197,11 +197,11 @@ class Facts:
     unmarked: bool
     created_ms: int
     rows: int | None
-    """The number of rows that it brings; None if its record does not state it."""
+    """The number of rows that the operation writes; None if its record does not state it."""
     of_session: bool
-    """True if its query depends on its client's session."""
+    """True if the operation's query depends on its client's session."""
     session: SessionRef | None
-    """That session as it was, if it can be made again."""
+    """That session at the time of the query, if it can be built again."""
     kind: Kind
     writes: frozenset[str]
     form: Form
@@ -236,5 +236,5 @@ class Facts:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The key of its request: user and id."""
+        """The key of the operation's request: user and request id."""
         return self.user, self.id

@@ -1,6 +1,6 @@
 """The position of an operation in a cluster's queue, and the actions an operator may take.
 
-Values in, values out. The same answers decide what is shown and what is refused.
+Values in, values out. The same functions decide which actions are shown and which are refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from haproc.replicate.queue.units import Unfinished
 
 SKIPPABLE_AFTER_ATTEMPTS: Final = 3
-"""The head of the queue may be skipped after so many failures, before the cluster is STUCK."""
+"""After so many failures the queue's first operation may be skipped, though it is not STUCK yet."""
 
 
 class Position(StrEnum):
@@ -22,17 +22,17 @@ class Position(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     BLOCKED = "blocked"
-    """It waits for an earlier one that touches the same tables."""
+    """It waits for an earlier operation that touches the same tables."""
     UNDECIDED = "waiting for decision"
-    """Its origin tries it first."""
+    """It waits for the decision of its origin, which tries it first."""
     UNCOMPUTED = "waiting for its rows"
     """The log does not have the rows of its query yet."""
     FAILING = "failing"
-    """It failed and is tried again."""
+    """It failed, and is tried again."""
     STUCK = "stuck"
-    """It failed so often that the cluster counts as stuck at it."""
+    """It failed so often that the cluster is STUCK because of it."""
     DIFFERENT = "another outcome"
-    """It ended differently here than on the others; nothing after it is applied."""
+    """It ended differently here than on other clusters; nothing after it is applied."""
     DONE = "done"
 
 
@@ -40,7 +40,8 @@ class Position(StrEnum):
 class OperationStatus:
     """The status of an operation on a cluster.
 
-    ``together``: first and last offset of its combined statement. ``head``: first of the queue.
+    ``together``: the first and last offset of the combined statement that it is part of. ``head``:
+    True if it is the first of the queue.
     """
 
     position: Position
@@ -53,7 +54,7 @@ class OperationStatus:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """An action that is possible, with its effect, or the reason why it is not possible."""
+    """Whether an operator's action is possible: its effect, or the reason why not (``text``)."""
 
     allowed: bool
     text: str
@@ -72,7 +73,7 @@ _PATIENCE: Final = {
 
 
 def retry_advice(status: OperationStatus) -> Advice:
-    """Describe the effect of a retry."""
+    """Say whether the operation may be tried again at once, and what that does."""
     if status.position in _PATIENCE:
         return Advice(False, f"nothing to retry: {_PATIENCE[status.position]}")
     if status.position is Position.DIFFERENT:
@@ -88,7 +89,7 @@ def retry_advice(status: OperationStatus) -> Advice:
 
 
 def skip_advice(status: OperationStatus) -> Advice:
-    """Describe the effect of a skip."""
+    """Say whether the operation may be skipped on this cluster, and what that does."""
     position = status.position
     if position in _PATIENCE:
         return Advice(False, f"it cannot be skipped: {_PATIENCE[position]}")
@@ -115,7 +116,7 @@ def skip_advice(status: OperationStatus) -> Advice:
 
 
 def revoke_advice(status: OperationStatus) -> Advice:
-    """Describe the effect of revoking it."""
+    """Say whether the operation may be revoked on all clusters, and what that does."""
     if status.position in (Position.DIFFERENT, Position.DONE):
         return Advice(False, "it cannot be taken back: it has an outcome here")
     if status.position is Position.UNCOMPUTED:
@@ -131,7 +132,10 @@ def revoke_advice(status: OperationStatus) -> Advice:
 
 
 def blockers(queue: Iterable[Unfinished]) -> Iterable[tuple[Unfinished, int | None]]:
-    """Yield each operation of a queue with the first one before it that it has to wait for."""
+    """Yield each operation of a queue, and the offset of the first one that it must wait for.
+
+    None instead of an offset if it waits for none.
+    """
     head: int | None = None
     plain: int | None = None
     exclusive: int | None = None

@@ -24,19 +24,22 @@ from haproc.spark_error import Details
 
 @dataclass(slots=True)
 class Trouble:
-    """The failures of a unit; ``apart``: its operations are to run one by one."""
+    """The failed attempts of a unit (a statement of one or more operations).
+
+    ``apart``: its operations must run one by one from now on.
+    """
 
     offsets: tuple[int, ...]
     attempts: int = 0
     error: str = ""
     apart: bool = False
     since_s: float = 0.0
-    """The time of its first failure, by the loop's clock."""
+    """The time of the unit's first failure, by the loop's clock."""
     poked: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def version(self) -> int:
-        """The offset by which the unit is named."""
+        """The offset that names the unit: that of its last operation."""
         return self.offsets[-1]
 
     async def pause(self, seconds: float) -> bool:
@@ -49,7 +52,7 @@ class Trouble:
         return poked
 
     def retry(self) -> None:
-        """Have the unit tried at once, as an operator asks; several operations one by one."""
+        """Let the unit run at once, as an operator asks; its operations run one by one."""
         self.attempts, self.apart = 0, len(self.offsets) > 1
         self.poked.set()
 
@@ -70,7 +73,10 @@ class Troubles:
     def failed(
         self, offsets: tuple[int, ...], error: EngineError, *, counts: bool = True
     ) -> Trouble:
-        """Note a failed attempt; one that never reached the cluster does not count."""
+        """Note a failed attempt of a unit; return all its failures.
+
+        ``counts``: False if the attempt never reached the cluster; then it is not counted.
+        """
         now_s = asyncio.get_running_loop().time()
         trouble = self._troubles.setdefault(offsets[-1], Trouble(offsets, since_s=now_s))
         trouble.attempts += counts
@@ -78,14 +84,17 @@ class Troubles:
         return trouble
 
     def stands(self, offset: int, error: str) -> Trouble:
-        """Note that an earlier incarnation has voted that the cluster cannot apply an operation."""
+        """Note that an earlier incarnation voted that the operation cannot be applied here."""
         now_s = asyncio.get_running_loop().time()
         attempts = self._stuck_after_attempts
         new = Trouble((offset,), attempts, error, since_s=now_s)
         return self._troubles.setdefault(offset, new)
 
     def over(self, offsets: tuple[int, ...], *, apart: bool = False) -> bool:
-        """Note that a unit has an outcome, or was split; True if it had failed before."""
+        """Forget the failures of a unit that has an outcome or was split; True if there were any.
+
+        ``apart``: True if it was split.
+        """
         if self._skips and not apart:
             for offset in offsets:
                 self._skips.pop(offset, None)
@@ -98,15 +107,15 @@ class Troubles:
             trouble.poked.set()
 
     def of(self, offset: int) -> Trouble | None:
-        """Return the trouble with the unit that an offset belongs to."""
+        """Return the failures of the unit that an operation belongs to; None if it had none."""
         return next((t for t in self._troubles.values() if offset in t.offsets), None)
 
     def skip_wanted(self, offsets: Iterable[int]) -> bool:
-        """True if any of these is to be skipped."""
+        """True if an operator wants any of these operations skipped."""
         return bool(self._skips) and any(offset in self._skips for offset in offsets)
 
     def stuck(self) -> Trouble | None:
-        """Return the first unit that has failed so often that the cluster is stuck at it."""
+        """Return the first unit that failed so often that the cluster counts as stuck; or None."""
         hard = [t for t in self._troubles.values() if t.attempts >= self._stuck_after_attempts]
         return min(hard, key=lambda trouble: trouble.version, default=None)
 
@@ -122,24 +131,25 @@ class OutcomeStatus(StrEnum):
 
     APPLIED = "applied"
     FAILED = "failed"
-    """It ran and met an application error."""
+    """It ran and had an application error."""
     REJECTED = "rejected"
     """The ring or its origin rejected it; it never ran here, or had no effect."""
     EXPIRED = "expired"
     """It came too late for the idempotency window, and was passed over."""
     STALE = "stale"
-    """A definition that it rests on may have changed before its place in the order. Every cluster
+    """A definition that it rests on may have changed before its place in the log. Every cluster
     passes over it, and it does not count as an attempt of its request."""
     SKIPPED = "skipped"
-    """An operator had it skipped on this cluster; no client gets this as its outcome."""
+    """An operator had it skipped on this cluster. No client receives this as its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationOutcome:
-    """An outcome. ``clusters``: the other clusters' answers for a synchronous operation.
+    """An operation's outcome on this cluster. ``clusters``: the outcomes of a synchronous operation
+    on other clusters.
 
-    ``assumed``: only known to be done (before a restart, or in doubt after a crash and found
-    applied); it is not compared with other clusters' outcomes.
+    ``assumed``: known only from traces: it ended before a restart, or was in doubt after a crash
+    and was found applied. It is not compared with other clusters' outcomes.
     """
 
     status: OutcomeStatus
@@ -150,11 +160,11 @@ class OperationOutcome:
 
 
 LOG: Final = logging.getLogger("haproc.operations")
-"""One line at DEBUG for each operation that ends here. It has its own logger, so no
-other one has to be at DEBUG."""
+"""The logger of one line at DEBUG for each operation that ends here. It is separate, so that
+no other logger has to be at DEBUG."""
 RESULTS_BYTES_MAX: Final = 16 << 20
 """The most bytes of all outcomes' results and messages. Beyond it the oldest keep only their status
-and number of rows. Chosen: 256 bytes for each request of the window."""
+and number of rows. Chosen: 256 bytes for each request of the idempotency window."""
 _NO_ROOM: Final = "its message is not remembered any more"
 DONE_BEFORE = OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
 """The outcome of an operation that an earlier incarnation finished."""
@@ -164,17 +174,17 @@ STALE = OperationOutcome(OutcomeStatus.STALE, assumed=True)
 
 @dataclass(slots=True)
 class Known:
-    """An operation that this HAProc has read from the log."""
+    """What this HAProc knows of an operation that it has read from the log."""
 
     offset: int
     facts: Facts
     outcome: OperationOutcome | None = None
     newest: int = 0
-    """The offset of the newest record with the same request."""
+    """The offset of the newest record of the same request, which may be repeated."""
     resolved_ms: int | None = None
-    """The time at which this was known here, Unix time in ms; None if an earlier process knew."""
+    """The Unix time in ms when the outcome was known here; None if an earlier process knew it."""
     awaited: asyncio.Event | None = None
-    """Made by the first request that awaits the outcome; most operations have none."""
+    """Set when the outcome is known. The first request that waits for it creates this event."""
 
 
 class Outcomes:
@@ -193,12 +203,13 @@ class Outcomes:
         self._weights: OrderedDict[int, int] = OrderedDict()
         self._bytes = 0
         self._early: dict[int, OperationOutcome] = {}
-        """Outcomes of operations whose reports were read before them."""
+        """Outcomes that were read from the log before their operations, by offset."""
         self._presumed: list[int] | None = []
-        """Operations of earlier processes without a known outcome; None once all are known."""
+        """Operations that earlier processes finished with an outcome that is not known yet.
+        None after `presumed_applied`."""
 
     def admit(self, offset: int, operation: Operation) -> Known:
-        """Note an operation when it is first read."""
+        """Note an operation when it is read from the log for the first time."""
         known = Known(offset, Facts.of(operation), newest=offset)
         self._by_key[operation.key] = known
         self._note(known)
@@ -207,11 +218,11 @@ class Outcomes:
         return known
 
     def pass_over(self, offset: int, operation: Operation, outcome: OperationOutcome) -> None:
-        """Note a record that is no attempt of its request: it is known only by its offset."""
+        """Note an operation that is no attempt of its request: it is found only by its offset."""
         self._note(Known(offset, Facts.of(operation), outcome, newest=offset))
 
     def note_early(self, offset: int, outcome: OperationOutcome) -> None:
-        """Note the outcome of an operation that is read later; it is known from then on."""
+        """Note the outcome of an operation that is read only later; it has this outcome then."""
         self._early[offset] = outcome
 
     def _note(self, known: Known) -> None:
@@ -223,7 +234,7 @@ class Outcomes:
                 arrival.set()
 
     def repeated(self, offset: int, operation: Operation) -> None:
-        """Note a repeated record: its request stays known while the window has this record."""
+        """Note a repeated operation record: its request stays known while the window has it."""
         known = self._by_key[operation.key]
         known.newest = offset
         self._order.append((offset, known))
@@ -242,7 +253,7 @@ class Outcomes:
             self._order.popleft()
 
     def resolve(self, offset: int, outcome: OperationOutcome) -> None:
-        """Note the outcome of an operation; a later call corrects an earlier one."""
+        """Note the outcome of an operation that was read; a later call corrects an earlier one."""
         known = self._by_offset.get(offset)
         if known is None:
             return
@@ -267,7 +278,7 @@ class Outcomes:
             self.resolve(offset, DONE_BEFORE)
 
     def presumed_applied(self) -> None:
-        """Record presumed operations as applied, if the log shows no other outcome."""
+        """Set the outcome of presumed operations to applied, unless the log showed another one."""
         presumed, self._presumed = self._presumed or [], None
         for offset in presumed:
             if (known := self._by_offset.get(offset)) is not None and known.outcome is None:
@@ -298,29 +309,29 @@ class Outcomes:
         return found
 
     def newest(self, count: int) -> list[Known]:
-        """Return the operations among the ``count`` newest records, without repeated ones."""
+        """Return the operations among the ``count`` newest operation records, the newest first."""
         records = itertools.islice(reversed(self._order), count)
         return [known for offset, known in records if offset == known.offset]
 
     def find(self, key: tuple[str, str]) -> Known | None:
-        """Return the operation of this user and id, if it is in the window."""
+        """Return the operation of this user and request id; None if the window has none."""
         return self._by_key.get(key)
 
     def at(self, offset: int) -> Known | None:
-        """Return the operation at this offset, if it is in the window."""
+        """Return the operation at this offset; None if the window has none."""
         return self._by_offset.get(offset)
 
     async def arrival(self, key: tuple[str, str], offset: int | None) -> Known:
-        """Wait until an attempt of the request has been read from the log, and return it.
+        """Wait until an operation of this request has been read from the log, and return it.
 
-        If the record at ``offset`` proves to be no attempt, it is returned when it is read.
+        If the record at ``offset`` is no attempt of the request, return that one when it is read.
         """
         while (known := self._by_key.get(key) or self._at(offset)) is None:
             await self._arrivals.setdefault(key, asyncio.Event()).wait()
         return known
 
     async def arrival_at(self, offset: int) -> Known:
-        """Wait until the operation at an offset has been read from the log."""
+        """Wait until the operation at an offset has been read from the log, and return it."""
         while (known := self._by_offset.get(offset)) is None:
             await self._arrivals.setdefault(offset, asyncio.Event()).wait()
         return known
@@ -329,7 +340,7 @@ class Outcomes:
         return None if offset is None else self._by_offset.get(offset)
 
     async def outcome(self, known: Known) -> OperationOutcome:
-        """Wait for the outcome of the operation."""
+        """Wait until the outcome of the operation is known, and return it."""
         while known.outcome is None:
             known.awaited = known.awaited or asyncio.Event()
             await known.awaited.wait()
@@ -337,7 +348,7 @@ class Outcomes:
 
 
 def _log_end(known: Known, outcome: OperationOutcome, ended_ms: int) -> None:
-    """Write the line of an operation that has ended on this cluster: names and figures only."""
+    """Write a line about an operation that ended here to the program's log: names and figures."""
     facts, failure = known.facts, outcome.failure
     latency_s = max(0, ended_ms - facts.created_ms) / 1000 if facts.created_ms else 0.0
     fields = {
@@ -361,7 +372,7 @@ def _log_end(known: Known, outcome: OperationOutcome, ended_ms: int) -> None:
 
 
 def _weight(outcome: OperationOutcome) -> int:
-    """Return the bytes of an outcome that grow with its statement's text or result."""
+    """Return the size in bytes of an outcome's results and messages."""
     failure = outcome.failure
     weight = 0 if failure is None else len(failure.message) + failure.details.weight
     applied = outcome.applied

@@ -42,8 +42,8 @@ from haproc.replicate.records.progress import SPAN_MAX, Progress
 class Schedule:
     """The queue of this cluster: the operations that it has read and not finished.
 
-    ``me``: the cluster's name; ``doubtful_below``: the log's end at start; ``peer_success``: the
-    operations that are known to have succeeded.
+    ``doubtful_below``: the log's end at the start; an earlier process may have run what is below.
+    ``peer_success``: the operations that are known to have succeeded on a peer.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Schedule:
         self.resume(progress, doubtful_below)
 
     def resume(self, progress: Progress, doubtful_below: int) -> None:
-        """Begin again, from a stored progress."""
+        """Begin again with an empty queue, from a stored progress."""
         self._tasks: OrderedDict[int, Task] = OrderedDict()  # in log order
         self._turns = Turns()
         self.computations = self._turns.computations
@@ -86,13 +86,13 @@ class Schedule:
         self._copied = NOT_AHEAD
 
     def copied(self, ahead: CopiedAhead) -> None:
-        """Pass over the operations that copied tables contain already."""
+        """From now on, pass over the operations whose effect the copied tables (``ahead``) have."""
         self._copied = ahead
 
     # -- entering --------------------------------------------------------------------------
 
     def enter_operation(self, offset: int, op: Operation) -> bool:
-        """Enter an operation; False if it needs no running: done before, rejected, or copied."""
+        """Add an operation to the queue; False if it must not run: done, rejected, or in a copy."""
         assert offset >= self._read_to
         self._read_to = offset + 1
         copied = self._copied.stands_for(offset, op)  # not in the progress; a start finds it again
@@ -110,14 +110,11 @@ class Schedule:
         return True
 
     def passed(self, offset: int) -> None:
-        """Note that the log holds nothing to apply at ``offset``."""
+        """Note that the record at ``offset`` is no operation that this cluster must apply."""
         self._read_to = max(self._read_to, offset + 1)
 
     def decide(self, offset: int, verdict: DecisionKind) -> bool:
-        """Note a synchronous operation's fate. True if it will never run here because of it.
-
-        The first decision counts; later ones change nothing.
-        """
+        """Note the decision on a synchronous operation; True if this removed it from the queue."""
         if not self._readiness.decide(offset, verdict):
             return False
         task = self._tasks.get(offset)
@@ -127,21 +124,21 @@ class Schedule:
         return False
 
     def provide(self, offset: int) -> None:
-        """Note that an operation's rows are in the log."""
+        """Note that the rows of a computed operation are in the log."""
         self._readiness.provide(offset)
 
     def permit(self, offset: int) -> None:
-        """Let a synchronous operation run before its decision: its origin asked for it."""
+        """Let a synchronous operation run before its decision, as its origin has asked."""
         self._readiness.permit(offset)
 
     def isolate(self, offset: int) -> None:
-        """Keep an operation from being combined with others."""
+        """Never combine this operation with others, from now on."""
         self._singles.add(offset)
         if task := self._tasks.get(offset):
             task.isolate()
 
     def looked_up(self, below: int) -> None:
-        """Note that the tables were checked for all operations below an offset."""
+        """Note that the tables' markers have been read for all operations below an offset."""
         self._looked_below = below
 
     def restore(self, offsets_applied: Mapping[str, int]) -> list[int]:
@@ -173,22 +170,22 @@ class Schedule:
         self._unlike -= task.unlike
 
     def _over(self, first: int, *, kept: bool = True) -> None:
-        """Note that an operation and its intent are done; ``kept``: the progress contains it."""
+        """Note that an operation is done; ``kept``: the progress must contain it."""
         (self._done.add if kept else self._done.discard)(first)
         self._finished += 1
         self.unmarked.over(first)
         self._old_batches.pop(first, None)
 
     def hold(self, *, held: bool) -> None:
-        """Hold exclusive operations back until every hold has ended: they may remove tables."""
+        """Begin (``held``) or end a hold. While there is one, no exclusive operation starts."""
         self._holds += 1 if held else -1
 
     # -- starting --------------------------------------------------------------------------
 
     def take(self, lanes_free: int) -> list[Unit]:
-        """Return units to start now, at most ``lanes_free``; they count as running from here.
+        """Return the units (statements) to start now, at most ``lanes_free``; mark them as running.
 
-        It ends once texts were read (`Composing.tried`); a caller with free lanes calls it again.
+        It stops early once it read texts (`Composing.tried`); so call it again if lanes are free.
         """
         units: list[Unit] = []
         lanes = lanes_free + len(self._running)
@@ -218,7 +215,7 @@ class Schedule:
     def uncomputed(self) -> list[tuple[int, Operation]]:
         """Return the conflict-free operations that lack their rows.
 
-        Their queries may run now: the tables are exactly as of their place in the order.
+        Their queries may run now: the tables are exactly as they must be at the operation's place.
         """
         if not self._uncomputed:
             return []
@@ -263,16 +260,16 @@ class Schedule:
         return self._start([task], Intent.ALONE)
 
     def _alone(self, task: Task) -> bool:
-        """True if an operation must run alone: it is known to fail here, or on another cluster."""
+        """True if an operation must run alone: it fails here, or the log has a report about it."""
         return task.single or self.composing.spoken_of(task.offset)
 
     def _doubtful(self, task: Task) -> bool:
-        """True if an earlier incarnation may have run this first operation on its tables."""
+        """True if an earlier incarnation may have run this operation, the first on its tables."""
         begun = task.offset < self._doubtful_below and not task.op.unmarked
         return begun and not task.op.writes <= self._settled
 
     def _again(self, members: Sequence[Task]) -> Unit | None:
-        """Return the batch of an earlier incarnation, once its statement can be made again."""
+        """Return an earlier incarnation's batch as a unit; None if columns must be read first."""
         key = members[0].key
         for task in members[1:]:
             key = None if key is None else key.joined(task.key)
@@ -287,9 +284,9 @@ class Schedule:
         return self._start(members, Intent.BATCH, text if whole else "", apart=not whole)
 
     def _composed(self, head: Task, joined: int) -> tuple[int, str]:
-        """Return the number of unlike operations that run as one statement, and the statement.
+        """Return how many operations of different kinds can run as one statement, and its text.
 
-        No text is read unless these may be more than ``joined``, the number that are alike.
+        No text is read unless it may be more than ``joined``: so many INSERTs can be combined.
         """
         if len(head.op.writes) != 1:
             return 0, ""
@@ -314,11 +311,11 @@ class Schedule:
         yield from map(self._tasks.__getitem__, offsets)
 
     def _beside(self, head: Task) -> Iterator[Task]:
-        """Yield the head and those that may run with it: after a split only those of its half."""
+        """Yield ``head`` and what may run with it on its table; after a split, only its half."""
         return takewhile(lambda task: task.half == head.half, self._on_table(head))
 
     def _joined(self, head: Task) -> Iterator[Task]:
-        """Yield the head and the operations that can be combined with it.
+        """Yield ``head`` and the operations that can be combined with it.
 
         The statement contains every operation on the table between its first and its last: so
         these two offsets identify it.
@@ -355,7 +352,7 @@ class Schedule:
     # -- ending ----------------------------------------------------------------------------
 
     def complete(self, unit: Unit) -> None:
-        """Note that the unit ran; `progress` contains it from now on."""
+        """Note that a unit (statement) has run. From now on, `progress` contains it."""
         for offset in unit.offsets:
             self._tasks[offset].become(TaskState.COMPLETE)
             self._done.add(offset)
@@ -364,7 +361,7 @@ class Schedule:
         self.composing.applied(unit.operations)
 
     def release(self, unit: Unit) -> None:
-        """Let conflicting operations start: the progress with this unit is durable."""
+        """Remove a unit that has run and whose progress is stored: conflicting ones may start."""
         for offset in unit.offsets:
             task = self._tasks[offset]
             assert task.state is TaskState.COMPLETE
@@ -373,9 +370,9 @@ class Schedule:
             self._readiness.released(offset)
 
     def split(self, unit: Unit, *, singles: bool = False) -> None:
-        """Split a combined unit: `progress` does not contain its intent any more.
+        """Split a combined unit. From now on, `progress` does not contain its intent.
 
-        Each half may be one statement again, unless its operations are to be ``singles``.
+        Each half may be one statement again; but if ``singles``, each operation runs alone.
         """
         middle = len(unit.offsets) // 2
         for half in (unit.offsets[:middle], unit.offsets[middle:]):
@@ -385,7 +382,7 @@ class Schedule:
         self._old_batches.pop(unit.offsets[0], None)
 
     def split_stored(self, unit: Unit) -> None:
-        """Let a split unit's operations start: the progress without its intent is durable."""
+        """Let the operations of a split unit start: the progress without its intent is stored."""
         for offset in unit.offsets:
             self._tasks[offset].become(TaskState.WAITING)
 
@@ -393,11 +390,11 @@ class Schedule:
 
     @property
     def low(self) -> int:
-        """The offset below which everything is done."""
+        """The cursor: the offset below which every operation is done."""
         return self.done_below(lambda op: True)
 
     def done_below(self, concerned: Callable[[Operation], bool]) -> int:
-        """Return the offset below which every ``concerned`` operation is done."""
+        """Return the offset below which every operation is done for which ``concerned`` is True."""
         for offset, task in self._tasks.items():
             if task.state is not TaskState.COMPLETE and concerned(task.op):
                 return offset
@@ -409,7 +406,7 @@ class Schedule:
 
     @property
     def high(self) -> int:
-        """The offset from which on no operation was ever started."""
+        """The offset from which on no operation has ever started on this cluster."""
         return max(self._high, self.low)
 
     @property
@@ -419,7 +416,7 @@ class Schedule:
 
     @property
     def needs(self) -> int:
-        """The offset up to which the log must be read: a stored batch runs again as a whole."""
+        """The offset up to which the log must be read until all stored batches can run again."""
         return max((last + 1 for last in self._old_batches.values()), default=0)
 
     @property
@@ -428,13 +425,13 @@ class Schedule:
         return self._finished
 
     def expects(self, offset: int) -> bool:
-        """True if an operation at this offset is still to be run, or may come."""
+        """True if an operation at this offset has still to run here, or is not read yet."""
         task = self._tasks.get(offset)
         unfinished = task is not None and task.state is not TaskState.COMPLETE
         return offset >= self._read_to or unfinished
 
     def untouched(self, offset: int) -> bool:
-        """True if no process of this cluster has begun the operation, as far as is known."""
+        """True if it is certain that no process of this cluster has begun the operation."""
         old = self._old_batches.items()
         if self.unmarked.doubted(offset) or any(a <= offset <= b for a, b in old):
             return False
@@ -444,7 +441,7 @@ class Schedule:
         return task.state is TaskState.WAITING and looked
 
     def unfinished(self) -> Iterator[Unfinished]:
-        """Yield the unfinished operations, in log order."""
+        """Yield the unfinished operations of the queue with their states, in log order."""
         for offset, task in self._tasks.items():
             running = task.state in (TaskState.RUNNING, TaskState.COMPLETE)
             uncomputed = self._readiness.lacks_rows(offset, task.op)
@@ -482,17 +479,17 @@ class Schedule:
         )
 
     def undecided(self) -> list[tuple[int, Operation]]:
-        """Return the conflict-free synchronous operations that wait for a decision."""
+        """Return the conflict-free synchronous operations that wait for their origin's decision."""
         waits = self._readiness.lacks_decision
         return [(t.offset, t.op) for t in self._in_turn() if waits(t.offset, t.op)]
 
     @property
     def composable(self) -> bool:
-        """True if operations may be composed once columns and peers' progress are looked up."""
+        """True if operations may be composed once columns and peers' success are looked up."""
         return self._unlike > 0 or bool(self._old_batches)
 
     def tables_to_describe(self) -> list[str]:
-        """Return the tables of waiting operations that may be composed if columns are known."""
+        """Return the tables whose waiting operations may be composed once columns are known."""
         found: set[str] = set()
         for offset, task in self._tasks.items():
             if task.state is TaskState.WAITING and (task.unlike or offset in self._old_batches):

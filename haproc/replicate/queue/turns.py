@@ -1,4 +1,4 @@
-"""The order of ready operations: conflicts, DDL, decisions, and shares of the lanes."""
+"""The order of ready operations: conflicts, DDL, decisions, and the users' shares of the lanes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from haproc.replicate.records.operation import DecisionKind, Operation
 
 
 class Readiness:
-    """The later records that operations wait for: decisions, and rows.
+    """The later log records that operations wait for: decisions and rows.
 
     Operations are known by their offsets; ``me`` is the cluster's name.
     """
@@ -26,14 +26,14 @@ class Readiness:
         self._provided: set[int] = set()
 
     def decide(self, offset: int, verdict: DecisionKind) -> bool:
-        """Note a synchronous operation's fate; False if it was known: the first one counts."""
+        """Note the decision on a synchronous operation; False if an earlier one counts instead."""
         if offset in self._verdicts:
             return False
         self._verdicts[offset] = verdict
         return True
 
     def rejected(self, offset: int) -> bool:
-        """True if the operation is known to be rejected."""
+        """True if the log is known to reject the operation."""
         return self._verdicts.get(offset) is DecisionKind.REJECT
 
     def provide(self, offset: int) -> None:
@@ -41,15 +41,15 @@ class Readiness:
         self._provided.add(offset)
 
     def permit(self, offset: int) -> None:
-        """Let a synchronous operation run before its decision: its origin asked for it."""
+        """Let a synchronous operation run before its decision, as its origin has asked."""
         self._permitted.add(offset)
 
     def lacks_rows(self, offset: int, op: Operation) -> bool:
-        """True if the operation waits for its rows."""
+        """True if the operation waits for its rows, which a query gives."""
         return op.computed and offset not in self._provided
 
     def lacks_decision(self, offset: int, op: Operation) -> bool:
-        """True if the operation waits for a decision, and has its rows."""
+        """True if the operation has its rows and still waits for its origin's decision."""
         if not op.synchronous or op.origin == self._me or self.lacks_rows(offset, op):
             return False
         return offset not in self._permitted and offset not in self._verdicts
@@ -59,7 +59,7 @@ class Readiness:
         return self.lacks_rows(offset, op) or self.lacks_decision(offset, op)
 
     def released(self, offset: int) -> None:
-        """Note that the operation was run here."""
+        """Note that the operation has run here; a permission to run is not needed any more."""
         self._permitted.discard(offset)
 
     def forget(self, low: int) -> None:
@@ -70,15 +70,15 @@ class Readiness:
 
 NOT_LONG_AGO: Final = 16_384
 """A user counts as active if it wrote within so many of the newest records. Chosen: as far as
-operations run ahead of each other."""
+operations may run ahead of an unfinished one."""
 USERS_MAX: Final = 1_024
-"""The most users with a known last turn; the others count as having waited longest."""
+"""The most users whose last turn is remembered; the others count as having waited longest."""
 
 
 class Sharing:
-    """The choice of the ready operation that gets the next lane.
+    """Chooses the user whose ready operation gets the next lane.
 
-    The user with the fewest lanes comes first, then the one whose operation has waited longest. A
+    The user with the fewest lanes comes first, then the one that got its last lane longest ago. A
     running operation keeps its lane, so one user could fill all lanes just before another one
     comes. So one lane is kept free if another user wrote within the last NOT_LONG_AGO records.
 
@@ -89,7 +89,7 @@ class Sharing:
         self._served: OrderedDict[str, int] = OrderedDict()
         self._count = 0
         self._came: OrderedDict[str, int] = OrderedDict()
-        """The newest operations of the two users that wrote last."""
+        """The two users that wrote last, each with the offset of its newest operation."""
 
     def came(self, user: str, offset: int) -> None:
         """Note that an operation of this user was read from the log."""
@@ -101,10 +101,10 @@ class Sharing:
     def next(
         self, ready: Mapping[str, int], has: Mapping[str, int], lanes: int, read_to: int
     ) -> str | None:
-        """Return the user whose operation starts next; None if none may.
+        """Return the user whose operation starts next; None if no user may start one.
 
-        ``ready``: by user, the first offset that may start. ``has``: the lanes that each user has.
-        ``lanes``: the number of all lanes.
+        ``ready``: by user, the offset of its first operation that may start. ``has``: the number of
+        lanes that each user has. ``lanes``: the number of all lanes.
         """
         allowed = [user for user in ready if self._may_have(user, has, lanes, read_to)]
         if not allowed:
@@ -132,12 +132,12 @@ class Sharing:
 
 
 UNMARKED_MAX: Final = 4
-"""The most DDL at a time, so that the intents fit beside the cursor. Chosen: at most three of them
-are long, so short ones never wait for those."""
+"""The most DDL statements at a time, so that their intents fit beside the cursor. Chosen: at most
+three of them are long (CREATE TABLE AS), so short ones never wait for those."""
 
 
 class Unmarked:
-    """The statements without a transaction marker (DDL) that run, or may have run earlier.
+    """The statements without a transaction marker (DDL) that run, or that may have run earlier.
 
     Each has its own intent, which is stored before it starts: its offset, and a fingerprint of the
     objects that it is about. An operation without an intent was not begun. So the fingerprint of an
@@ -152,12 +152,15 @@ class Unmarked:
         self._begun = set(self._stood)
 
     def may_begin(self, offset: int, *, beside: bool) -> bool:
-        """True if the operation may begin beside the others; ``beside``: it may take long."""
+        """True if fewer DDL statements run than may run at a time, so that this one may begin.
+
+        ``beside``: it computes a table, and may take long.
+        """
         most = UNMARKED_MAX - 1 if beside else UNMARKED_MAX
         return offset in self._begun or len(self._begun) < most
 
     def begins(self, offset: int) -> None:
-        """Count the operation as begun; it may run once its intent (`stood`) is stored."""
+        """Count an operation as begun; it may run only after its intent (`stood`) is stored."""
         self._begun.add(offset)
 
     def over(self, offset: int) -> None:
@@ -166,40 +169,40 @@ class Unmarked:
         self._stood.pop(offset, None)
 
     def keep(self, expected: Callable[[int], bool]) -> None:
-        """Forget the operations that are not to be run any more."""
+        """Forget the operations for which ``expected`` is False: they must not run any more."""
         for offset in [offset for offset in self._begun if not expected(offset)]:
             self.over(offset)
 
     def doubted(self, offset: int) -> bool:
-        """True if an earlier process may have run the operation."""
+        """True if an earlier process stored an intent for the operation, and so may have run it."""
         return offset in self._old and offset in self._stood
 
     def stood(self, offset: int, before: str) -> None:
-        """Note the fingerprint before an operation; empty if it has no objects to look up.
+        """Note the fingerprint of an operation's objects before it runs; empty if there are none.
 
         This is its intent, and part of the progress from here on.
         """
         self._stood[offset] = before
 
     def before(self, offset: int) -> str:
-        """Return the fingerprint before an operation; empty if none is known."""
+        """Return the fingerprint of an operation's objects before it ran; empty: unknown."""
         return self._stood.get(offset, "")
 
     @property
     def stored(self) -> tuple[tuple[int, str], ...]:
-        """The intents, as the progress stores them."""
+        """The intents of the operations, as the progress stores them."""
         return tuple(sorted(self._stood.items()))
 
 
 _COMPUTATIONS_MAX: Final = 16
-"""The most computations remembered. Chosen: more than run on a cluster that serves."""
+"""The most statements remembered that compute tables. Chosen: more than run at a time."""
 
 
 @dataclass(slots=True)
 class _TableQueue:
-    """The unfinished operations on one table, and those that write it; in log order.
+    """The unfinished operations on one table, and those of them that write it; in log order.
 
-    Most are removed at the front, where a plain dict would become slow: it keeps gaps.
+    Most are removed at the front. A plain dict keeps gaps there, and would become slow.
     """
 
     touching: OrderedDict[int, Operation] = field(default_factory=OrderedDict)
@@ -207,12 +210,13 @@ class _TableQueue:
 
 
 class Turns:
-    """The *conflict-free* operations: they conflict with no unfinished one before them.
+    """Finds the *conflict-free* operations: they conflict with no unfinished one before them.
 
     Two operations conflict if one of them writes a table that the other reads or writes. An
     exclusive one conflicts with every other, with one exception: DDL that names all that it touches
-    starts while a computation of a table (`Operation.beside`) runs in front of it, if they share no
-    name. Each operation that comes or goes updates this; its cost does not depend on the others.
+    may start while a computation of a table (`Operation.beside`) before it still runs, if they
+    share no name. The cost of adding or removing an operation does not depend on the number of the
+    others.
 
     Operations are known by their offsets, and come in log order.
     """
@@ -222,14 +226,18 @@ class Turns:
         self._exclusive: OrderedDict[int, Operation] = OrderedDict()
         self._beside: OrderedDict[int, None] = OrderedDict()
         self._plain: OrderedDict[int, None] = OrderedDict()
-        """The operations that are neither exclusive nor computations of tables."""
+        """The operations that are neither exclusive nor compute a table (CREATE TABLE AS)."""
         self.computations: OrderedDict[int, tuple[frozenset[str], frozenset[str]]] = OrderedDict()
-        """The tables of recent computations, until these are over on every cluster."""
+        """By offset: the tables read and written by statements that compute a table.
+
+        An entry stays until the statement is over on every cluster.
+        """
         self._free: dict[str, list[int]] = {}
-        """By user, in log order: operations that are conflict-free but for exclusive ones."""
+        """By user, in log order: operations that conflict with none before them; exclusive
+        operations are not considered in this."""
 
     def queue_operation(self, offset: int, op: Operation) -> None:
-        """Add an operation."""
+        """Add an operation that has been read from the log."""
         if op.exclusive:
             self._exclusive[offset] = op
             return
@@ -247,7 +255,7 @@ class Turns:
             self._free.setdefault(op.user, []).append(offset)
 
     def leave(self, offset: int, op: Operation) -> None:
-        """Remove an operation, and free those that waited only for it."""
+        """Remove a finished operation, and free the operations that waited only for it."""
         if op.exclusive:
             del self._exclusive[offset]
             return
@@ -270,7 +278,10 @@ class Turns:
             self._move_up(queue, wrote)
 
     def _move_up(self, queue: _TableQueue, wrote: bool) -> None:
-        """Free the first operation; if the removed one ``wrote``, all readers up to a writer."""
+        """Free the first operations on a table, after one on it was removed.
+
+        If that one ``wrote`` the table: all readers up to the next writer. Else only the first one.
+        """
         for offset, op in queue.touching.items():
             free = self._free.get(op.user, [])
             at = bisect_left(free, offset)
@@ -280,18 +291,24 @@ class Turns:
                 return
 
     def _is_free(self, offset: int, op: Operation) -> bool:
-        """True if nothing before it writes what it touches, or reads what it writes."""
+        """True if this operation conflicts with none before it; exclusive ones are not checked."""
         return all(
             next(iter(self._queues[table].touching)) == offset for table in op.writes
         ) and all(next(iter(self._queues[table].writing), offset) >= offset for table in op.reads)
 
     def newest(self, tables: Collection[str]) -> int:
-        """Return the newest operation that writes a single table; -1: none, or more tables."""
+        """Return the offset of the newest operation that writes the only table in ``tables``.
+
+        -1 if there is none, or if ``tables`` are several.
+        """
         queue = self._queues.get(next(iter(tables))) if len(tables) == 1 else None
         return -1 if queue is None else next(reversed(queue.writing), -1)
 
     def first_change(self, tables: Collection[str], none: int) -> int:
-        """Return the first unfinished operation that may change the tables, or ``none``."""
+        """Return the offset of the first unfinished operation that may change the tables.
+
+        ``none`` if there is none.
+        """
         queues = (self._queues[table] for table in tables if table in self._queues)
         firsts = [next(iter(queue.writing), none) for queue in queues]
         return min([next(iter(self._exclusive), none), *firsts])
@@ -314,7 +331,7 @@ class Turns:
         return found
 
     def _comes(self, offset: int) -> bool:
-        """True if the turn of the first exclusive operation has come."""
+        """True if the first exclusive operation may start: it conflicts with none before it."""
         op = self._exclusive[offset]
         if next(iter(self._plain), offset) < offset:
             return False
@@ -323,7 +340,7 @@ class Turns:
         return not any(self._stands_before(offset, op, table) for table in op.reads | op.writes)
 
     def _stands_before(self, offset: int, op: Operation, table: str) -> bool:
-        """True if an operation that is not exclusive conflicts with an exclusive one at a table."""
+        """True if an earlier operation conflicts with this exclusive one because of ``table``."""
         if (queue := self._queues.get(table)) is None:
             return False
         others = queue.touching if table in op.writes else queue.writing

@@ -34,16 +34,16 @@ from haproc.replicate.records.rows import Write
 
 
 LEFT_FROM_BYTES: Final = 1 << 20
-"""Rows of at least this size wait in the log. Chosen: a second read of them costs little beside
-Spark's time; of smaller ones thousands may be one statement."""
+"""Rows of at least so many bytes stay in the log until they are needed. Chosen: a second read of
+them costs little beside Spark's time; of smaller ones thousands may be one statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Bounds of one combined statement: rows that came as Arrow have their own.
+    """The limits of one combined statement; for rows that came as Arrow there are others.
 
     Such rows are in the driver's memory while they are written. So all running statements together
-    may have twice the bytes of one. ``tokens_max``: the same bound as for a client's text
+    may have twice the bytes of one. ``tokens_max``: the same limit as for a client's text
     (`haproc.classify.bounds`): a few times as many tokens exhaust Spark's heap.
     """
 
@@ -62,10 +62,10 @@ class BatchLimits:
         arrow_beside: int = 0,
         cells: int = 0,
     ) -> bool:
-        """True if a statement of operations like this one would be too large.
+        """True if one statement of such operations would be too large; ``like`` is one of them.
 
-        ``arrow_beside``: bytes of the rows in statements that run already. ``cells``: the rows'
-        values.
+        ``arrow_beside``: the bytes of the Arrow rows in statements that run already. ``cells``: the
+        number of the rows' values.
         """
         if not isinstance(like.write, ArrowRows):
             return self.text_exceeded(operations, rows, size, cells)
@@ -73,7 +73,7 @@ class BatchLimits:
         return operations > self.operations_max or rows > ROWS_MAX or size > bytes_max
 
     def text_exceeded(self, operations: int, rows: int, size: int, cells: int) -> bool:
-        """True if one text for so many operations would be too large."""
+        """True if one SQL text with the effect of so many operations would be too large."""
         return (
             operations > self.operations_max
             or rows > self.rows_max
@@ -96,7 +96,7 @@ class BatchKey:
     signature: str = ""
 
     def joined(self, other: BatchKey | None) -> BatchKey | None:
-        """Return the key of both together; None if they cannot be combined."""
+        """Return a key that fits both; None if such operations cannot be combined."""
         if other is None or other.head != self.head or other.settings != self.settings:
             return None
         if other.signature == self.signature:
@@ -106,7 +106,7 @@ class BatchKey:
 
 
 def batch_key(op: Operation) -> BatchKey | None:
-    """Return the key that an operation must share with its neighbours; None: it runs alone."""
+    """Return the key that operations combined with this one must share; None: it runs alone."""
     if op.operation_class is not OperationClass.ASYNCHRONOUS or op.exclusive:
         return None
     if op.reads or len(op.writes) != 1:
@@ -122,7 +122,7 @@ def batch_key(op: Operation) -> BatchKey | None:
 
 
 def row_count(op: Operation) -> int:
-    """Return the number of rows that an operation adds to a batch; 1 if it is not known."""
+    """Return the number of rows that an operation writes; 1 if that is not known."""
     if isinstance(op.write, RowsInLog):
         return op.write.count
     if isinstance(op.write, ArrowRows):
@@ -131,7 +131,7 @@ def row_count(op: Operation) -> int:
 
 
 def left_in_log(op: Operation) -> Operation:
-    """Return an operation as the queue holds it: without its rows, if they are large.
+    """Return the operation without its rows if these are large: they stay in the log meanwhile.
 
     A full queue of large rows would take a multiple of a HAProc's other memory.
     """
@@ -150,7 +150,7 @@ def cell_count(key: BatchKey | None, rows: int) -> int:
 
 
 def combine(operations: Sequence[Operation]) -> Write:
-    """Return one write with the effect of these operations, which can be combined."""
+    """Return one write with the effect of these operations; their keys must fit (`batch_key`)."""
     first = operations[0]
     if len(operations) == 1:
         return first.write
@@ -181,11 +181,11 @@ def _schema_of(stream: bytes) -> Any:
 MARKER: Final = Operation(
     "", OperationClass.ASYNCHRONOUS, Kind.UNKNOWN, "", "", SqlText(""), tables_known=False
 )
-"""Stands for a verify or copy record in the queue: nothing runs beside it."""
+"""Stands for a verify or copy record in the queue: no operation runs at the same time."""
 
 
 class Intent(Enum):
-    """The intent that must be durable before a unit starts."""
+    """What is stored before a unit starts: nothing, its first and last offset, or a fingerprint."""
 
     NONE = auto()
     BATCH = auto()
@@ -197,8 +197,9 @@ class Unit:
     """One statement for the cluster: one operation, or several combined.
 
     ``version``: of the transaction marker, the last operation's offset. ``in_doubt``: an earlier
-    incarnation may have run it. ``composed``: one statement with the effect of unlike operations.
-    ``apart``: an earlier incarnation ran them as one statement that this one cannot make again.
+    incarnation may have run it. ``composed``: the text of one statement with the effect of unlike
+    operations, or empty. ``apart``: an earlier incarnation ran these operations as one statement
+    that this one cannot make again, so they must be split.
     """
 
     offsets: tuple[int, ...]
@@ -214,21 +215,21 @@ class Unit:
 
     @property
     def arrow_bytes(self) -> int:
-        """The bytes of its rows, if they came as Arrow; else 0."""
+        """The bytes of the unit's rows, if they came as Arrow; else 0."""
         if not isinstance(self.operations[0].write, ArrowRows):
             return 0
         return sum(op.size_bytes for op in self.operations)
 
     def write(self) -> Write:
-        """Return the statement to run; the rows of a computed one are in the log."""
+        """Return what Spark has to run. If its rows are computed, they are in the log."""
         return SqlText(self.composed) if self.composed else combine(self.operations)
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """An operation of the queue.
+    """An operation of the queue, as it is shown.
 
-    ``undecided``: it waits for its origin's decision; ``uncomputed``: for its rows.
+    ``undecided``: it waits for its origin's decision; ``uncomputed``: it waits for its rows.
     """
 
     offset: int
@@ -239,12 +240,12 @@ class Unfinished:
 
 
 class TaskState(Enum):
-    """The progress of an operation."""
+    """How far an operation of the queue has come."""
 
     WAITING = auto()
     RUNNING = auto()
     SPLIT = auto()
-    """Split off a combined unit; it waits until the progress without that unit is durable."""
+    """It was part of a unit that was split, and starts once the progress without that is stored."""
     COMPLETE = auto()
 
 
@@ -259,18 +260,18 @@ class Task:
     op: Operation
     key: BatchKey | None
     rows: int
-    """The rows that it adds to a batch: counted once, because thousands may be one statement."""
+    """The rows that it adds to a combined statement. Stored, because one may combine thousands."""
     cells: int
     state: TaskState = TaskState.WAITING
     single: bool = False
     half: int | None = None
-    """The last offset of its half of a failed unit: it runs with no operation outside."""
+    """The last offset of its half of a split unit: it is combined only within that half."""
     unlike: bool = False
     """True if the operation before it on its table is no INSERT that it can be combined with."""
 
     @classmethod
     def of(cls, offset: int, op: Operation, before: Task | None, *, single: bool) -> Task:
-        """Return the task of a new operation; ``before``: the newest one on its table."""
+        """Return the task of a new operation; ``before``: the newest task that writes its table."""
         key = batch_key(op)
         rows = 0 if key is None else row_count(op)
         differs = unlike(op, key, None if before is None else before.key)
@@ -286,7 +287,10 @@ class Task:
         self.single = True
 
     def split(self, half: int, *, alone: bool) -> None:
-        """Split it off a failed unit; ``half``: the last offset of its half."""
+        """Note that the unit of this task was split; ``half``: the last offset of the task's half.
+
+        ``alone``: it must run alone from now on.
+        """
         self.state, self.half = TaskState.SPLIT, half
         self.single = self.single or alone
 
@@ -303,15 +307,18 @@ CHANGES: Final = (Kind.UPDATE, Kind.DELETE, Kind.MERGE)
 OPERATIONS_MAX: Final = 1_024
 """The most operations of one composed statement: so many block the event loop for 40 ms."""
 CELLS_MAX: Final = 6_000
-"""The most cells (rows times columns) that a composed statement reads or writes. One takes some
-10 µs, so composing blocks the event loop for some 60 ms at most."""
+"""The most cells (rows times columns) that a composed statement reads or writes. One cell takes
+some 10 µs, so composing blocks the event loop for some 60 ms at most."""
 _KEYED_CHARS, _ARROW_BYTES, _INSERT_CHARS = 5, 40, 500
-"""The bytes that are read in the time of one cell: of changes by key, of rows that came as Arrow,
-of INSERTs. Measured."""
+"""How many bytes of an operation are read in the time of one cell: of changes by key, of rows that
+came as Arrow, of INSERTs. Measured."""
 
 
 class Composing:
-    """The compositions of this queue. ``peer_success``: the operations known to have succeeded."""
+    """Makes one statement of several unlike operations on a table, with the same effect.
+
+    ``peer_success``: the operations that are known to have succeeded on a peer.
+    """
 
     def __init__(self, peer_success: PeerSuccess, limits: BatchLimits) -> None:
         self._peer_success = peer_success
@@ -319,7 +326,7 @@ class Composing:
         self._columns: dict[str, Sequence[Column] | None] = {}
         self._unreadable: set[str] = set()
         self.definitions = 0
-        """A count that rises whenever the known columns may have become wrong."""
+        """A count that rises whenever DDL may have changed the columns that are known here."""
         self.tried = False
         """True if texts were read to compose them since `begin`, which blocks the event loop."""
 
@@ -330,28 +337,29 @@ class Composing:
     # -- tables ----------------------------------------------------------------------------
 
     def describe(self, table: str, columns: Sequence[Column] | None, definitions: int) -> None:
-        """Note a table's columns; None: it does more with a row than store it.
+        """Note a table's columns. None: the table does not store rows exactly as they are given.
 
-        ``definitions``: the count as it was before the columns were read.
+        Then nothing is composed for it. ``definitions``: the count as it was before the columns
+        were read. If it has risen since, the columns are not used.
         """
         if definitions == self.definitions:
             self._columns[table] = columns
         self._unreadable.discard(table)
 
     def failed(self, table: str) -> None:
-        """Note that a table's columns could not be read, for reasons of the cluster's own."""
+        """Note that Spark gave an error when a table's columns were read."""
         self._unreadable.add(table)
 
     def looked_for(self, table: str) -> bool:
-        """True if the table's columns were asked for, with any result."""
+        """True if this cluster has tried to read the table's columns, with or without success."""
         return self.described(table) or table in self._unreadable
 
     def described(self, table: str) -> bool:
-        """True if the table was described since a definition was last applied."""
+        """True if `describe` was called for the table after the last change of a definition."""
         return table in self._columns
 
     def applied(self, operations: Iterable[Operation]) -> None:
-        """Forget all columns if these operations may have changed a definition."""
+        """Forget all tables' columns if these operations, applied here, may have changed some."""
         if any(op.exclusive or redefined(op) != NOTHING for op in operations):
             self._columns.clear()
             self._unreadable.clear()
@@ -360,22 +368,23 @@ class Composing:
     # -- operations ------------------------------------------------------------------------
 
     def spoken_of(self, offset: int) -> bool:
-        """True if the log has a control record on an operation, such as a report of an error."""
+        """True if the log has a control record about an operation, such as a report of an error."""
         return self._peer_success.has_control_record(offset)
 
     def may_compose(self, offset: int, op: Operation, awaited: bool) -> bool:
-        """True if an operation may be composed because it is known to have succeeded on a peer.
+        """True if an operation is known to have succeeded on a peer, and so may be composed.
 
-        ``awaited``: a request waits for it, and needs the number of changed rows.
+        ``awaited``: a request waits for its result. Then an UPDATE, DELETE or MERGE is never
+        composed: the request needs the number of changed rows.
         """
         if awaited and changes_keys(op):
             return False
         return self._peer_success.succeeded(offset) and isinstance(op.write, SqlText | ArrowRows)
 
     def fitting(self, tasks: Iterable[Task], more_than: int) -> Iterator[Operation]:
-        """Yield as many of the consecutive tasks as one statement may hold.
+        """Yield the first operations of ``tasks``, as many as one statement may hold.
 
-        Yields none if these are not more than ``more_than``. No more are read than are needed:
+        Yield none if these are not more than ``more_than``. No more tasks are read than needed:
         mostly the first one already shows that nothing can be composed.
         """
         fitting = self._fitting(tasks)
@@ -401,9 +410,9 @@ class Composing:
     def composed(
         self, table: str, operations: Iterable[Operation], *, bounded: bool = True
     ) -> tuple[int, str]:
-        """Return the number of consecutive operations that run as one statement, and the statement.
+        """Return how many of the first ``operations`` run as one statement, and its text.
 
-        The number is 0 if there is no statement for at least two. ``bounded``: by CELLS_MAX.
+        The number is 0 if not even two can. ``bounded``: no more cells than CELLS_MAX.
         """
         columns = self._columns.get(table)
         if columns is None:
@@ -422,7 +431,7 @@ class Composing:
 
 
 def _reading(op: Operation) -> int:
-    """Return the cost of reading an operation beside its rows, in cells."""
+    """Return the cost of reading an operation's text, in addition to its rows, in cells."""
     if changes_keys(op):
         return op.size_bytes // _KEYED_CHARS
     arrow = isinstance(op.write, ArrowRows)
@@ -441,9 +450,9 @@ def _stated(table: str, window: ComposedWindow, changes: Sequence[Change]) -> tu
 
 
 def unlike(op: Operation, key: BatchKey | None, before: BatchKey | None) -> bool:
-    """True if a waiting operation is no INSERT like the one ``before`` it on its table.
+    """True if an operation may be composed, but not combined with the one before on its table.
 
-    False if it can never be composed.
+    ``key``: of the operation; ``before``: of the one before it. See `batch_key`.
     """
     if len(op.writes) != 1 or (key is None and not changes_keys(op)):
         return False
@@ -451,5 +460,5 @@ def unlike(op: Operation, key: BatchKey | None, before: BatchKey | None) -> bool
 
 
 def changes_keys(op: Operation) -> bool:
-    """True if an operation may be a change by key, which composing is for."""
+    """True if an operation may be a change of rows by their key: composing is made for these."""
     return op.kind in CHANGES and isinstance(op.write, SqlText)
