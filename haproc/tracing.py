@@ -72,7 +72,7 @@ def request(key: tuple[str, str]) -> AbstractContextManager[None]:
 
 
 def reached(moment: str, offset: int) -> None:
-    """Add the event ``moment`` (DURABLE or APPLIED) to the span of the request that this task runs."""
+    """Add the event ``moment`` (DURABLE or APPLIED) to the span of the request in this task."""
     if on is not None:
         on.reached(moment, offset)
 
@@ -89,5 +89,5 @@ def applying(
 
 
 def statement(rpc: str) -> StatementSpan | None:
-    """Begin the span of a call to Spark, ``rpc``; None if tracing is off or the task has no trace."""
+    """Begin the span of the call ``rpc`` to Spark; None if tracing is off or the task has no trace."""
     return None if on is None else on.statement(rpc)
