@@ -138,7 +138,7 @@ class OtelTracing:
         return StatementSpan(tuple(headers.items()), span.end)
 
     def headers(self) -> Mapping[str, str]:
-        """Return the HTTP headers that continue this task's trace at a peer; empty without a trace."""
+        """Return the HTTP headers that continue this task's trace at a peer; empty: no trace."""
         found: dict[str, str] = {}
         _W3C.inject(found)
         return found

@@ -89,5 +89,8 @@ def applying(
 
 
 def statement(rpc: str) -> StatementSpan | None:
-    """Begin the span of the call ``rpc`` to Spark; None if tracing is off or the task has no trace."""
+    """Begin the span of the call ``rpc`` to Spark.
+
+    None if tracing is off, or the current task has no trace.
+    """
     return None if on is None else on.statement(rpc)
