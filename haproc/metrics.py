@@ -308,7 +308,7 @@ class Metrics:
         self._gauge("haproc_settings_unfit").set(unfit)
 
     def peer(self, peer: str, alive: bool, direct: bool, in_sync: bool, lag: int | None) -> None:
-        """Set a peer's state as this HAProc sees it; ``lag`` is None if the peer never reported it."""
+        """Set a peer's state as this HAProc sees it; ``lag`` None: the peer never reported it."""
         self._gauge("haproc_peer_alive", peer).set(alive)
         self._gauge("haproc_peer_direct", peer).set(direct)
         self._gauge("haproc_peer_in_sync", peer).set(in_sync)

@@ -323,7 +323,7 @@ class Watching:
         return {"samples": [*self._presence.history.samples]}
 
     async def snapshot(self) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
-        """Return two objects: what everybody may see, and what operators see in addition or instead."""
+        """Return two objects: what everybody may see, and what operators see instead or too."""
         status, history = self._status.cluster_status(), self._presence.history
         clusters = await asyncio.gather(*(self._cluster(view) for view in _listed(status)))
         public: dict[str, Json] = {
