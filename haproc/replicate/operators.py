@@ -126,7 +126,7 @@ class Operators:
         return OperationStatus(Position.UNDECIDED if each.undecided else Position.QUEUED, head=head)
 
     def _status_at(self, offset: int) -> OperationStatus:
-        """Return where the operation at an offset is on this cluster: queued, running, failing, done …."""
+        """Return how far an operation is on this cluster: queued, running, failing, done …."""
         core, diverged = self._core, self._core.condition.now.diverged
         if diverged is not None and not diverged.applies and diverged.offset == offset:
             return OperationStatus(Position.DIFFERENT)
@@ -331,7 +331,7 @@ class Operators:
         return answer
 
     async def repair(self, cluster: str, table: str, donor: str) -> Mapping[str, Json]:
-        """Replace a table, or several, by those of the cluster ``donor``, at a new `Copy` record."""
+        """Replace one or more tables by those of the cluster ``donor``, at a new `Copy` record."""
         self._check_name(cluster)
         offset, tables = await repair(self._core, table, donor)
         return {"cluster": cluster, "table": table, "offset": offset, "tables": [*tables]}

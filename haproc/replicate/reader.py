@@ -103,7 +103,7 @@ class Reader:
         decision yet."""
 
     async def rebuild(self, low: int) -> None:
-        """Read again what lies below the cursor ``low``: request ids, outcomes, changed definitions.
+        """Read the log below the cursor ``low`` again: request ids, outcomes, definitions.
 
         As far back as the idempotency window needs it; nothing is applied.
         """
@@ -233,7 +233,7 @@ class Reader:
             await self._wait(position, core.timeouts.retry_first_s)
 
     def see(self, entry: Entry) -> None:
-        """Handle the next entry of the log: an operation enters the queue, unless it is done or void."""
+        """Handle the next entry of the log; an operation enters the queue if it must be applied."""
         core, offset = self._core, entry.offset
         message = from_record(entry.record)
         if not isinstance(message, Operation):

@@ -182,7 +182,7 @@ class MemberCondition:
     # -- the process -----------------------------------------------------------------------
 
     def started(self) -> None:
-        """Note that the start is over: statements of earlier processes have ended, and are known."""
+        """Note that the start is over, and that earlier processes' statements are stopped."""
         self._update(started=True)
 
     def caught_up(self) -> None:

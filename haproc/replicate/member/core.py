@@ -57,7 +57,7 @@ class Watermarks:
 
     @property
     def lag(self) -> int:
-        """The number of records that this cluster has not applied: unread ones, and unfinished operations.
+        """The number of records that are not applied here: unread ones, unfinished operations.
 
         Operations that are applied already, ahead of one that takes long, are not counted.
         """
@@ -88,7 +88,10 @@ class Watermarks:
 
     @property
     def exclusive_applied(self) -> int:
-        """How many exclusive operations (DDL) this process has applied: a session compares it to see if it is outdated."""
+        """How many exclusive operations (DDL) this process has applied.
+
+        A session compares it with an earlier value to see if it is outdated.
+        """
         return self._exclusive_applied
 
     @property

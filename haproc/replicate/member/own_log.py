@@ -139,7 +139,7 @@ class OwnLog:
 
     @property
     def application(self) -> str:
-        """The application id in this ring's transaction markers, made of the ring's name and the log's id.
+        """The application id in this ring's transaction markers: the ring's name and the log's id.
 
         A new log begins at offset 0 again, so its markers must differ from those of the old log.
         """
