@@ -303,7 +303,7 @@ class Metrics:
             self._counter("haproc_foreign_commits", changed).inc(commits)
 
     def settings(self, differing: int, unfit: int) -> None:
-        """Set how many Spark settings differ between clusters, and how many lack a required value."""
+        """Set how many Spark settings differ between clusters, and how many are not as required."""
         self._gauge("haproc_settings_differing").set(differing)
         self._gauge("haproc_settings_unfit").set(unfit)
 

@@ -86,7 +86,7 @@ def _progress(state: State, cursor: int | None, lag: int, lag_max: int) -> Clust
 
 
 def high_watermark(found: Iterable[ClusterProgress]) -> int:
-    """Return the lowest cursor of the clusters in sync; 0 if no cluster in sync has reported one."""
+    """Return the lowest cursor of the clusters in sync; 0 if none of them has reported one."""
     cursors = [
         progress.cursor for progress in found if progress.in_sync and progress.cursor is not None
     ]
@@ -209,7 +209,7 @@ class _Moment:
 
 
 class History:
-    """The last minutes of the ring, for the status page: samples, and changes of clusters' states."""
+    """The last minutes of the ring, for the status page: samples, and changes of states."""
 
     def __init__(self) -> None:
         self.samples: deque[dict[str, Json]] = deque(maxlen=SAMPLES_MAX)

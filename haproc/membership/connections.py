@@ -377,7 +377,10 @@ class HttpPeers:
     async def copy(
         self, peer: str, question: CopyQuestion, timeout_s: float
     ) -> tuple[CopyAnswer, bytes]:
-        """Send the question of a copy to its donor; return the answer, and bytes of a file."""
+        """Send a copy's question to its donor.
+
+        Returns the answer, and bytes of a file if the question asks for some.
+        """
         status, data = await self._send(peer, COPY_PATH, timeout_s, question, COPY_BYTES_MAX)
         if status != 200:
             return _read(peer, status, data, CopyAnswer), b""

@@ -165,7 +165,10 @@ class Exchange:
         """The peers to which messages go over the mesh."""
 
     def follow(self, peers: Iterable[str], now_s: float) -> None:
-        """Exchange messages with ``peers`` from now on; the mesh is used to new ones at first."""
+        """Exchange messages with ``peers`` from now on.
+
+        New ones get them over the mesh at first.
+        """
         known, self._peers = self._peers, {}
         for name in peers:
             self._peers[name] = known.get(name) or _Peer(mesh_since=now_s)
@@ -211,7 +214,7 @@ class Exchange:
             self._to_mesh(name, now_s)
 
     def meshed_s(self, peer: str, now_s: float) -> float:
-        """Return for how long messages to this peer have gone over the mesh; 0 if they go by Redis."""
+        """Return for how long messages to this peer go over the mesh already; 0: by Redis."""
         return now_s - self._peers[peer].mesh_since if peer in self.by_mesh else 0.0
 
     def _to_mesh(self, name: str, now_s: float) -> None:

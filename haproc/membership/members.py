@@ -48,7 +48,7 @@ class Lines(Protocol):
         ...
 
     def follow(self, members: Sequence[Member]) -> None:
-        """Send to these members from now on; this HAProc itself may be among them and is left out."""
+        """Send to these members from now on; this HAProc may be among them, and is left out."""
         ...
 
 
@@ -93,7 +93,7 @@ class Members:
         return self._subject.own() if self._subject else Own(State.STARTING, self.since)
 
     def all_progress(self) -> dict[str, ClusterProgress]:
-        """Return every cluster's progress by name, for writes that may have to wait for clusters."""
+        """Return every cluster's progress by name, for writes that may have to wait for it."""
         own, limit = self.own(), self._rules.in_sync_lag_max
         judged, unjudged = self.judged(), self.unjudged()
         return all_progress(self.cluster, own, judged, unjudged, limit)
@@ -234,6 +234,6 @@ class Members:
 
 
 def until_tick(interval_s: float, wall_s: float) -> float:
-    """Return the seconds until the next tick: between a half and one and a half of ``interval_s``."""
+    """Return the seconds until the next tick: half of ``interval_s`` to one and a half."""
     left_s = interval_s - wall_s % interval_s
     return left_s if left_s >= interval_s / 2 else left_s + interval_s

@@ -245,7 +245,7 @@ class Peers(Protocol):
         ...
 
     async def outcome(self, peer: str, offset: int, timeout_s: float) -> PeerOutcome:
-        """Return the outcome that the operation at ``offset`` has on a peer's cluster, if any yet."""
+        """Return the outcome of the operation at ``offset`` on a peer's cluster, if any yet."""
         ...
 
     async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:
@@ -258,7 +258,10 @@ class Peers(Protocol):
     async def copy(
         self, peer: str, question: CopyQuestion, timeout_s: float
     ) -> tuple[CopyAnswer, bytes]:
-        """Send the question of a copy to its donor; return the answer, and bytes of a file."""
+        """Send a copy's question to its donor.
+
+        Returns the answer, and bytes of a file if the question asks for some.
+        """
         ...
 
     async def status(self, peer: str, timeout_s: float) -> PeerStatus:

@@ -93,7 +93,7 @@ class Divergence:
     """The tables' names as text, for Cause.TABLES and Cause.REPAIR."""
 
     def joined(self, earlier: Divergence | None) -> Divergence:
-        """Return one divergence for this and ``earlier``: the newer one, except that REPAIR stays."""
+        """Return one divergence for this and ``earlier``: the newer one, but REPAIR stays."""
         if earlier is None:
             return self
         half_made = [each for each in (self, earlier) if each.cause is Cause.REPAIR]

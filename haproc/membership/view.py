@@ -52,7 +52,7 @@ class Detector:
         self._received_at.append(now_s)
 
     def resumed(self, now_s: float) -> None:
-        """Record that this HAProc could receive nothing until now, so the silence proves nothing."""
+        """Note that this HAProc could receive nothing until now: silence proves nothing."""
         self._watched_since = now_s
 
     def check(self, now_s: float) -> bool:
@@ -70,7 +70,7 @@ class Detector:
         return self.up
 
     def is_up(self, now_s: float) -> bool:
-        """True if the last check found the peer up, and it has not been silent for too long since."""
+        """True if the last check found the peer up, and it was not silent for long since."""
         rules = self._rules
         limit_s = (rules.missed_in_a_row - _EARLY_INTERVALS) * rules.heartbeat_interval_s
         return self.up and self.silent_s(now_s) < limit_s
@@ -267,7 +267,7 @@ class RingView:
         return self.confirm(now_s)
 
     def confirm(self, now_s: float) -> list[str]:
-        """Set every peer's status, also by what peers report of each other; return those changed."""
+        """Set every peer's status, also by peers' reports of each other; return those changed."""
         up = {name for name, peer in self.peers.items() if peer.detector.up}
         reported_up = {name: peer.beat.hears for name, peer in self.peers.items() if peer.beat}
         changed = []
