@@ -359,7 +359,7 @@ class HttpPeers:
         return await self._request(PeerOutcome, peer, "/ha/v1/apply", wait_s, body)
 
     async def outcome(self, peer: str, offset: int, timeout_s: float) -> PeerOutcome:
-        """Return the outcome that the operation at ``offset`` has on a peer's cluster, if any yet."""
+        """Return the outcome of the operation at ``offset`` on a peer's cluster, if any yet."""
         return await self._request(PeerOutcome, peer, f"/ha/v1/outcomes/{offset}", timeout_s)
 
     async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:

@@ -241,7 +241,7 @@ class Peers(Protocol):
     async def apply_now(
         self, peer: str, offset: int, operation_id: str, timeout_s: float
     ) -> PeerOutcome:
-        """Ask a peer to run a synchronous operation before its decision; return the outcome there."""
+        """Ask a peer to run a synchronous operation before its decision; return its outcome."""
         ...
 
     async def outcome(self, peer: str, offset: int, timeout_s: float) -> PeerOutcome:
