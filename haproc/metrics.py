@@ -217,7 +217,7 @@ ALL: Final = (
     partial(Gauge, "haproc_results_kept", "Results kept for clients that fetch them in chunks."),
     partial(Gauge, "haproc_results_kept_bytes", "Bytes of those results."),
 )
-"""Every series, by its name in `Metrics` and in the documents."""
+"""Every series: its Prometheus name, its text in the documents, and its labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,16 +255,16 @@ class Metrics:
         self._histogram("haproc_request_duration_seconds", operation_class).observe(seconds)
 
     def under_way(self, requests: Callable[[], int], waiting: Callable[[], int]) -> None:
-        """Register the functions for the numbers of requests that are served, and that wait."""
+        """Register functions that return how many requests are served, and how many wait."""
         self._gauge("haproc_requests_under_way").set_function(requests)
         self._gauge("haproc_requests_waiting").set_function(waiting)
 
     def planning(self, waiting: Callable[[], int]) -> None:
-        """Register the function for the number of statements that wait for the cluster's driver."""
+        """Register a function that returns how many statements wait for the cluster's driver."""
         self._gauge("haproc_planning_waiting_statements").set_function(waiting)
 
     def applied(self, outcome: str, operations: int = 1) -> None:
-        """Count operations applied by one statement; ``outcome`` is applied, failed or skipped."""
+        """Count operations that one statement applied; ``outcome``: applied, failed or skipped."""
         self._counter("haproc_operations_applied", outcome).inc(operations)
         self._histogram("haproc_batch_operations").observe(operations)
 
@@ -328,7 +328,7 @@ class Metrics:
         self._counter("haproc_queries_forwarded", peer).inc()
 
     def cached(self, outcome: str) -> None:
-        """Count a query that may use the cache: hit, kept, or not_kept."""
+        """Count a query whose answer may be in the cache; ``outcome``: hit, kept, or not_kept."""
         self._counter("haproc_cache_queries", outcome).inc()
 
     def cache(self, answers: int, bytes_used: int, evicted: Mapping[str, int]) -> None:
@@ -369,7 +369,7 @@ class Metrics:
             self._gauge("haproc_trim_held_records", held_by).set(held_records)
 
     def transport(self, way: str, ways: Iterable[str]) -> None:
-        """Set the transport of heartbeats and reports."""
+        """Set the transport of heartbeats and reports, one of ``ways``."""
         for other in ways:
             self._gauge("haproc_transport", other).set(other == way)
 
@@ -388,7 +388,7 @@ class Metrics:
         self._gauge("haproc_recovery_copy_is_faster").set(copy_is_faster)
 
     def copied(self, done: int, total: int) -> None:
-        """Set the progress of a copy, in bytes."""
+        """Set how many bytes a copy has done, and how many it has in all."""
         self._gauge("haproc_copy_bytes", "done").set(done)
         self._gauge("haproc_copy_bytes", "remaining").set(total - done)
 

@@ -129,7 +129,7 @@ class Findings:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """The number of differences, and of unfit settings."""
+        """How many settings differ between clusters, and how many of this server are unfit."""
         return len(self.differences), len(self.unfit)
 
 

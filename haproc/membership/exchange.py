@@ -55,7 +55,7 @@ _ENVELOPE: Final = msgspec.json.Decoder(Envelope)
 
 
 class Seal:
-    """Signs messages, and checks signatures."""
+    """Signs messages for Redis with the ring's secret, and checks the signatures of others."""
 
     def __init__(self, secret: str, ring: str) -> None:
         self._key = hmac.digest(

@@ -55,7 +55,7 @@ class Health:
         self._suspected.set()
 
     async def run_forever(self) -> None:
-        """Probe until cancelled."""
+        """Run a probe every ``interval_s`` seconds, or at once after `suspect`, until cancelled."""
         while True:
             self._suspected.clear()
             await self._probe_once()

@@ -38,7 +38,7 @@ class State(StrEnum):
     DOWN = "DOWN"
     """The cluster does not answer."""
     ISOLATED = "ISOLATED"
-    """This HAProc is cut off from the ring; the others go on without it."""
+    """This HAProc cannot reach the log, and either a peer can, or it cannot reach any peer."""
     RECOVERING = "RECOVERING"
     """The cluster applies the records that it missed."""
     READ_ONLY = "READ_ONLY"
@@ -62,10 +62,10 @@ help."""
 
 
 class Cause(StrEnum):
-    """The reason why a cluster is DIVERGED."""
+    """Why a cluster is DIVERGED, or why clusters differ without a proof (`Undecided`)."""
 
     OUTCOME = "outcome"
-    """An operation ended differently here."""
+    """An operation had another outcome here than on the other clusters."""
     SKIPPED = "skipped"
     """An operator had this cluster skip an operation."""
     GIVEN_UP = "given up"

@@ -108,7 +108,7 @@ class Backups:
         return {"cluster": self._core.me, **msgspec.to_builtins(self._newest)}
 
     def begin(self, place: str) -> Mapping[str, Json]:
-        """Begin a backup into the folder ``place``, in the background; return its progress.
+        """Begin a backup at ``place`` (a path or URL), in the background; return its progress.
 
         Raises RequestError if none can begin now.
         """

@@ -189,7 +189,7 @@ class CatchUpEstimator:
         self._consider_at_s = -math.inf
         self._considering = False
         self.catch_up_estimate = CatchUpEstimate()
-        """The newest estimate."""
+        """The newest estimate; empty while no replay runs."""
 
     def look(self) -> None:
         """Update the estimate, unless that was done in the last LOOK_EVERY_S seconds."""

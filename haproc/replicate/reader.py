@@ -58,7 +58,7 @@ Control: TypeAlias = (
     | Copy
     | Filler
 )
-"""The records that are no operations."""
+"""The messages that are no operations, and pass to the part that they concern."""
 
 WAIT_S = 30.0
 """The longest wait for new records. Then the log is read anyway: a wake-up may have been lost."""

@@ -138,7 +138,7 @@ class Trimmer:
         self._old_below = 0
         self._logged = ""
         self.plan: Plan | None = None
-        """The newest plan."""
+        """The newest plan; None: none was made yet."""
 
     async def run_forever(self) -> None:
         """Call `look` at regular times until cancelled."""

@@ -52,7 +52,7 @@ class Step(StrEnum):
     AHEAD_ASKED = "ahead.asked"
     """The request to copy the tables is stored; no table was touched."""
     COPIED_TABLE = "copied.table"
-    """A table is copied from another cluster; others are not yet."""
+    """One table is copied from another cluster; the next one is not begun."""
     COPIED = "copied"
     """All tables are copied; the cursor is not stored yet."""
     ABANDON_BEFORE = "abandon.before"
