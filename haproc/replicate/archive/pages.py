@@ -159,7 +159,7 @@ class Pages:
     async def _fill(self, columns: Columns, account: Account, limit: int, rows_max: int) -> int:
         """Add rows until the page is full or reaches the offset ``limit``.
 
-        Return the page's end.
+        Returns the page's end.
         """
         while account.position < limit:
             entries = await self._entries(account.position)
@@ -218,7 +218,7 @@ class Pages:
     ) -> Mapping[str, Mapping[int, int]]:
         """Return, by cluster and offset, the latencies in ms.
 
-        Nothing of a HAProc that did not answer.
+        The entry of a cluster is empty if its HAProc did not answer.
         """
         core = self._core
 

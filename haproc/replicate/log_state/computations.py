@@ -14,11 +14,12 @@ from haproc.replicate.records.rows import ApplicationFailure, Passed, Rows
 class PeerSuccess:
     """Finds the operations that have succeeded on another cluster.
 
-    Also who reported an error on one. If an operation does not simply succeed on a cluster, a
-    control record about it is in the log before the cluster stores a cursor beyond it: an error
-    report, a skip, a failure vote. So a HAProc reads the cursor first, then looks up the log's end,
-    and reads all control records up to that end. If it finds none about an operation below the
-    cursor, the operation succeeded there.
+    It also knows which cluster has reported an error of an operation.
+
+    If an operation does not simply succeed on a cluster, a control record about it is in the log
+    before the cluster stores a cursor beyond it: an error report, a skip, a failure vote. So a
+    HAProc reads the cursor first, then looks up the log's end, and reads all control records up to
+    that end. If it finds none about an operation below the cursor, the operation succeeded there.
     """
 
     def __init__(self) -> None:

@@ -151,7 +151,7 @@ class FailureVotes:
     def open_revoke(self, offset: int) -> tuple[int, Revoke] | None:
         """Return the first ``revoke`` of the operation that has not ended, with its offset.
 
-        Or None.
+        None if there is no such record.
         """
         revokes = self._revokes.get(offset)
         if not revokes or offset in self._abandoned:

@@ -148,10 +148,10 @@ class IdempotencyWindow:
         self._known_from = offset
 
     def see(self, offset: int, key: _Key, since: int, window: int) -> RecordJudgement:
-        """Note an operation's ``key``.
+        """Note an operation's ``key``; return whether it is new, repeated or expired by it.
 
-        Return by it whether the operation is new, repeated or expired. ``since`` and ``window``:
-        the operation's. Offsets must rise from call to call. Raises WindowTooSmallError.
+        ``since`` and ``window``: the operation's. Offsets must rise from call to call. Raises
+        WindowTooSmallError.
         """
         if window > self._records:
             raise WindowTooSmallError(

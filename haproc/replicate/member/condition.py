@@ -222,9 +222,9 @@ class MemberCondition:
         self._update(cluster_up=up, cluster_error=error, caught_up=False)
 
     def stuck(self, at: int | None, error: str = "") -> None:
-        """Note the offset of the operation that keeps failing, and its error.
+        """Note the operation that keeps failing, by its offset, and its error.
 
-        None: there is none.
+        ``at`` None: no operation keeps failing.
         """
         if at is not None or self._now.stuck_at is not None:
             self._update(stuck_at=at, cluster_error=error)
