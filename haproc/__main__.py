@@ -1,4 +1,4 @@
-"""``python -m haproc`` is ``haproc``."""
+"""Lets ``python -m haproc`` run the command ``haproc``."""
 
 import sys
 

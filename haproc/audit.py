@@ -22,37 +22,39 @@ from haproc.failure import ErrorClass, RequestError
 logger = logging.getLogger("haproc.audit")
 
 FIELDS: Final = "fields"
-"""The attribute of a logging record with its fields by name, for a log as JSON."""
+"""The attribute of a logging.LogRecord that holds the audit line's fields by name."""
 WINDOW_S: Final = 60.0
 LINES_MAX: Final = 30
-"""The most refusals of one address that are written in a window. Chosen, not measured."""
+"""The most refusals of one client address that are written in WINDOW_S. Chosen, not measured."""
 ALL_LINES_MAX: Final = 600
-"""The most refusals of all addresses in a window; 17 MB an hour at most. Chosen."""
+"""The most refusals of all addresses that are written in WINDOW_S: 17 MB an hour at most.
+Chosen."""
 WHY_MAX: Final = 500
-"""The most characters of a reason: a table's name may be long."""
+"""The most characters of a refusal's reason: a table's name in it may be long."""
 _REFUSALS: Final = frozenset({ErrorClass.UNAUTHENTICATED, ErrorClass.FORBIDDEN})
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A request, as the audit log names it."""
+    """The request that is being answered, with the facts about it that an audit line shows."""
 
     cluster: str = ""
     door: str = ""
     request: str = ""
-    """Method and route, or the call of Spark Connect."""
+    """HTTP method and route, or the name of Spark Connect's call."""
     address: str = ""
     user: str = ""
 
 
 CALLER: Final[ContextVar[Caller]] = ContextVar("caller")
-"""The request under way; not set for work of the ring itself."""
+"""The request that the running code works for; not set in the ring's own background work."""
 
 
 def note_if_refusal(error: RequestError) -> None:
-    """Write that the request under way was refused, if its user is unknown or may not do this.
+    """Write an audit line if ``error`` refuses a request for its token or its user's rights.
 
-    The refusal is written once, even if several parts of the code see the error.
+    Other errors are ignored. The line is written once, even if several parts of the code see the
+    error.
     """
     if error.error_class in _REFUSALS and not error.audited:
         error.audited = True
@@ -60,7 +62,7 @@ def note_if_refusal(error: RequestError) -> None:
 
 
 def note_command(outcome: str) -> None:
-    """Write the outcome of the operator's command under way."""
+    """Write an audit line with the outcome of the operator's command that is being answered."""
     _write("command", outcome=outcome)
 
 
@@ -70,9 +72,10 @@ def _write(event: str, **more: str) -> None:
 
 
 class Bounded(logging.Filter):
-    """Limits the refusals of each address, and of all. Operators' commands all pass.
+    """Leaves out refusals beyond LINES_MAX for one address, or ALL_LINES_MAX for all addresses.
 
-    The next written refusal has the number of those that were left out before it.
+    The next refusal that is written has the number of those left out before it. Lines about
+    operators' commands are never left out.
     """
 
     def __init__(self) -> None:
@@ -82,7 +85,7 @@ class Bounded(logging.Filter):
         self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if a line is to be written."""
+        """Return True if ``record`` is to be written to the audit log."""
         fields = getattr(record, FIELDS, {})
         if fields.get("event") != "refused":
             return True
@@ -101,9 +104,9 @@ class Bounded(logging.Filter):
 
 
 class Lines(logging.Formatter):
-    """Writes a line as JSON with its time."""
+    """Formats an audit line: one JSON object with the time and the line's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the audit line of ``record`` as JSON."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         return json.dumps({"time": at, **getattr(record, FIELDS, {})})

@@ -11,7 +11,7 @@ class Backoff:
         self._longest_s = longest_s
 
     def pause_s(self) -> float:
-        """Return the next pause."""
+        """Return the length of the next pause; each is twice the one before, up to the longest."""
         pause_s, self._next_s = self._next_s, min(2 * self._next_s, self._longest_s)
         return pause_s
 

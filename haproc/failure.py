@@ -369,16 +369,16 @@ class RequestError(Exception):
         self.offset = offset
         self.details = details
         self.audited = False
-        """True if the audit log has it."""
+        """True if the audit log has a line about this error."""
 
     def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
-        """Return the parts from which another process makes the error again."""
+        """Return the parts for pickle, from which another process builds an equal error."""
         again = partial(RequestError, error_class=self.error_class)
         return again, (self.kind, self.message), dict(self.__dict__)
 
 
 def without_frames(error: E) -> E:
-    """Return a copy of an error without its frames, which hold statements in memory."""
+    """Return a copy of an error without its traceback, whose frames keep statements in memory."""
     kept = type(error).__new__(type(error), *error.args)
     kept.__dict__.update(error.__dict__)
     return kept
@@ -390,7 +390,7 @@ def refused(error_class: str, message: str, hint: str = "") -> RequestError:
 
 
 def busy(message: str) -> RequestError:
-    """Return the error of a request that came while too many were under way."""
+    """Return the error of a request that came while the HAProc had too many requests at once."""
     return RequestError(
         FailureKind.AVAILABILITY,
         message,
@@ -407,7 +407,10 @@ def message_of(error: Exception) -> str:
 def log_unavailable(
     what: str, error: Exception, hint: str, outcome: WriteOutcome = WriteOutcome.UNKNOWN
 ) -> RequestError:
-    """Return the error of a request for which a call of the log failed; ``what``: the failure."""
+    """Return the error of a request that failed because a call of the log failed.
+
+    ``what``: a text that says what failed.
+    """
     return RequestError(
         FailureKind.AVAILABILITY,
         f"{what}: {message_of(error)}",
@@ -423,10 +426,10 @@ def log_away(error: Exception) -> str:
 
 
 def let_go(error: BaseException | None) -> None:
-    """Release the memory that a reported error holds.
+    """Drop the tracebacks of ``error`` and of its causes, to release memory.
 
-    Its frames hold the request, up to 64 MiB, and some of them hold the error: a cycle, which
-    Python collects only seldom.
+    The frames of a traceback hold the request, up to 64 MiB, and some of them hold the error: a
+    cycle, which Python collects only seldom.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:  # one that was raised from itself

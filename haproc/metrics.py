@@ -217,14 +217,15 @@ ALL: Final = (
     partial(Gauge, "haproc_results_kept", "Results kept for clients that fetch them in chunks."),
     partial(Gauge, "haproc_results_kept_bytes", "Bytes of those results."),
 )
-"""Every series, by its name in `Metrics` and in the documents."""
+"""Every series: its Prometheus name, its text in the documents, and its labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What this HAProc has done since it was started, in requests and operations.
+    """What this HAProc has done since it was started: counts of requests and operations.
 
-    ``within``: the number of requests that took at most each of `LATENCY_BUCKETS_S`, and of all.
+    ``within``: how many requests took at most each of `LATENCY_BUCKETS_S`; the last entry counts
+    all.
     """
 
     by_class: Mapping[str, int]
@@ -234,7 +235,7 @@ class Totals:
 
 
 class Metrics:
-    """The series of one HAProc."""
+    """The Prometheus series of one HAProc, with a method for each event that changes them."""
 
     def __init__(self, ring: str, cluster: str, states: Iterable[str]) -> None:
         self._registry = CollectorRegistry()
@@ -254,16 +255,16 @@ class Metrics:
         self._histogram("haproc_request_duration_seconds", operation_class).observe(seconds)
 
     def under_way(self, requests: Callable[[], int], waiting: Callable[[], int]) -> None:
-        """Register the functions for the numbers of requests that are served, and that wait."""
+        """Register functions that return how many requests are served, and how many wait."""
         self._gauge("haproc_requests_under_way").set_function(requests)
         self._gauge("haproc_requests_waiting").set_function(waiting)
 
     def planning(self, waiting: Callable[[], int]) -> None:
-        """Register the function for the number of statements that wait for the cluster's driver."""
+        """Register a function that returns how many statements wait for the cluster's driver."""
         self._gauge("haproc_planning_waiting_statements").set_function(waiting)
 
     def applied(self, outcome: str, operations: int = 1) -> None:
-        """Count operations applied by one statement; ``outcome`` is applied, failed or skipped."""
+        """Count operations that one statement applied; ``outcome``: applied, failed or skipped."""
         self._counter("haproc_operations_applied", outcome).inc(operations)
         self._histogram("haproc_batch_operations").observe(operations)
 
@@ -279,28 +280,35 @@ class Metrics:
             self._gauge("haproc_state", other).set(other == state)
 
     def undecided(self, undecided: bool) -> None:
-        """Set to 1 if clusters differ without a proof which one is right, else to 0."""
+        """Set whether clusters differ while nothing proves which of them is right."""
         self._gauge("haproc_undecided").set(undecided)
 
     def verification(self, finding: str, tables: Mapping[str, int], at_ms: int | None) -> None:
-        """Set the newest verification's result for this cluster, and for its tables."""
+        """Set the result of the newest verification for this cluster and its tables.
+
+        ``finding``: the cluster's result. ``tables``: every possible result, with the number of
+        this cluster's tables that have it.
+        """
         for each, count in tables.items():
             self._gauge("haproc_verification", each).set(each == finding)
             self._gauge("haproc_verification_tables", each).set(count)
         self._gauge("haproc_verification_timestamp_seconds").set((at_ms or 0) / 1000)
 
     def foreign(self, found: Mapping[str, int]) -> None:
-        """Count commits that the ring did not make, found since the last call, by what changed."""
+        """Count Delta commits that were made past HAProc, by what they changed.
+
+        ``found``: those found since the last call.
+        """
         for changed, commits in found.items():
             self._counter("haproc_foreign_commits", changed).inc(commits)
 
     def settings(self, differing: int, unfit: int) -> None:
-        """Set the numbers of Spark's settings that differ, and that are unfit."""
+        """Set how many Spark settings differ between clusters, and how many are not as required."""
         self._gauge("haproc_settings_differing").set(differing)
         self._gauge("haproc_settings_unfit").set(unfit)
 
     def peer(self, peer: str, alive: bool, direct: bool, in_sync: bool, lag: int | None) -> None:
-        """Set a peer's state as seen from here; no lag if it never reported one."""
+        """Set a peer's state as this HAProc sees it; ``lag`` None: the peer never reported it."""
         self._gauge("haproc_peer_alive", peer).set(alive)
         self._gauge("haproc_peer_direct", peer).set(direct)
         self._gauge("haproc_peer_in_sync", peer).set(in_sync)
@@ -308,11 +316,11 @@ class Metrics:
             self._gauge("haproc_peer_lag_records", peer).set(lag)
 
     def count_read(self, level: str) -> None:
-        """Count a query by its level."""
+        """Count a query by its read level."""
         self._counter("haproc_queries", level).inc()
 
     def read_waited(self, level: str, seconds: float) -> None:
-        """Note the time that a query waited for this cluster."""
+        """Record how long a query waited until this cluster was fresh enough for its read level."""
         self._histogram("haproc_read_wait_seconds", level).observe(seconds)
 
     def read_forwarded(self, peer: str) -> None:
@@ -320,13 +328,13 @@ class Metrics:
         self._counter("haproc_queries_forwarded", peer).inc()
 
     def cached(self, outcome: str) -> None:
-        """Count a query that may use the cache: hit, kept, or not_kept."""
+        """Count a query whose answer may be in the cache; ``outcome``: hit, kept, or not_kept."""
         self._counter("haproc_cache_queries", outcome).inc()
 
     def cache(self, answers: int, bytes_used: int, evicted: Mapping[str, int]) -> None:
-        """Set the kept answers' number and bytes, and count evictions.
+        """Set the number and bytes of the answers in the cache, and count evictions.
 
-        ``evicted``: all evictions so far, by reason.
+        ``evicted``: all evictions since the start, by reason.
         """
         self._gauge("haproc_cache_answers").set(answers)
         self._gauge("haproc_cache_bytes").set(bytes_used)
@@ -335,12 +343,12 @@ class Metrics:
         self._evicted = dict(evicted)
 
     def in_sync(self, clusters: int, high_watermark: int) -> None:
-        """Set the number of clusters in sync, and the offset below which they applied all."""
+        """Set the number of clusters in sync, and the offset below which they have applied all."""
         self._gauge("haproc_in_sync_clusters").set(clusters)
         self._gauge("haproc_high_watermark_offset").set(high_watermark)
 
     def waited(self, concern: str, met: bool, seconds: float) -> None:
-        """Count a write that waited for other clusters; ``met``: its concern was fulfilled."""
+        """Count a write that waited for its write concern; ``met``: True if the concern was met."""
         met_text = "yes" if met else "no"
         self._histogram("haproc_write_concern_wait_seconds", concern, met_text).observe(seconds)
 
@@ -351,53 +359,68 @@ class Metrics:
                 self._gauge(f"haproc_peer_{what}").remove(peer)
 
     def trim(self, log_start: int, held_by: str, held_records: int) -> None:
-        """Set the log's begin, and the cluster that holds up trimming, by how many records."""
+        """Set the log's first offset, and the cluster that holds up trimming; empty: none does.
+
+        ``held_records``: the number of records that could be deleted without it.
+        """
         self._gauge("haproc_log_start_offset").set(log_start)
         self._gauge("haproc_trim_held_records").clear()
         if held_by:
             self._gauge("haproc_trim_held_records", held_by).set(held_records)
 
     def transport(self, way: str, ways: Iterable[str]) -> None:
-        """Set the transport of heartbeats and reports."""
+        """Set the transport of heartbeats and reports, one of ``ways``."""
         for other in ways:
             self._gauge("haproc_transport", other).set(other == way)
 
     def redis(self, published: int, fallbacks: int, refused: Mapping[str, int]) -> None:
-        """Count messages by Redis, and fallbacks, since the last call."""
+        """Count messages published through Redis, fallbacks to direct HTTP, and refused messages.
+
+        All counts are those since the last call.
+        """
         self._counter("haproc_redis_messages_published").inc(published)
         self._counter("haproc_redis_fallbacks").inc(fallbacks)
         for reason, messages in refused.items():
             self._counter("haproc_redis_messages_refused", reason).inc(messages)
 
     def catch_up_estimate(self, *, copy_is_faster: bool) -> None:
-        """Set to 1 if a copy would take less than half of the replay's time, else to 0."""
+        """Set whether a copy of tables is expected to take less than half of the replay's time."""
         self._gauge("haproc_recovery_copy_is_faster").set(copy_is_faster)
 
     def copied(self, done: int, total: int) -> None:
-        """Set the progress of a copy, in bytes."""
+        """Set how many bytes a copy has done, and how many it has in all."""
         self._gauge("haproc_copy_bytes", "done").set(done)
         self._gauge("haproc_copy_bytes", "remaining").set(total - done)
 
     def recovery(self, applied: int, remaining: int) -> None:
-        """Set the progress of recovery."""
+        """Set the numbers of records that a replay has applied, and has still to apply."""
         self._gauge("haproc_recovery_operations", "applied").set(applied)
         self._gauge("haproc_recovery_operations", "remaining").set(remaining)
 
     def sessions(self, here: int, of_ring: int, adopted: int) -> None:
-        """Set the numbers of clients' sessions; count those adopted since the last call."""
+        """Set the numbers of clients' sessions on this HAProc and in the ring.
+
+        ``adopted``: the sessions that this HAProc took over since the last call.
+        """
         self._gauge("haproc_sessions").set(here)
         self._gauge("haproc_sessions_of_ring").set(of_ring)
         self._counter("haproc_sessions_adopted").inc(adopted)
 
     def connect(self, statements: Mapping[str, int], operations: int, resumed: int) -> None:
-        """Set PySpark's running statements; count results continued since the last call."""
+        """Set the numbers of PySpark's running statements and Spark Connect operations.
+
+        ``resumed``: results that clients continued to read after a break, since the last call.
+        """
         for does, running in statements.items():
             self._gauge("haproc_connect_statements", does).set(running)
         self._gauge("haproc_connect_operations").set(operations)
         self._counter("haproc_connect_results_resumed").inc(resumed)
 
     def jobs(self, here: int, of_ring: Mapping[str, int], ended: Mapping[str, int]) -> None:
-        """Set the numbers of jobs; count attempts that ended since the last call."""
+        """Set the numbers of running attempts here and of the ring's jobs by state.
+
+        ``ended``: attempts that ended since the last call, by outcome.
+        """
         self._gauge("haproc_job_attempts_running").set(here)
         for state, jobs in of_ring.items():
             self._gauge("haproc_jobs", state).set(jobs)
@@ -405,12 +428,12 @@ class Metrics:
             self._counter("haproc_job_attempts", outcome).inc(attempts)
 
     def results(self, count: int, size_bytes: int) -> None:
-        """Set the number of kept results, and their bytes."""
+        """Set the number and the bytes of the query results that are kept for clients."""
         self._gauge("haproc_results_kept").set(count)
         self._gauge("haproc_results_kept_bytes").set(size_bytes)
 
     def totals(self) -> Totals:
-        """Return the totals, for displays."""
+        """Return the counts since the start, for the status page."""
         by_class, failed = dict[str, int](), 0
         for labels, value in self._values("haproc_requests", "_total"):
             name = labels["operation_class"]

@@ -20,12 +20,15 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from haproc.tracing import StatementSpan
 
 LINKS_MAX: Final = 100
-"""The most linked requests of operations that are applied as one; chosen, not measured."""
+"""The most requests that the span of a combined statement links to; chosen, not measured."""
 _W3C: Final = TraceContextTextMapPropagator()
 
 
 class OtelTracing:
-    """Implements `haproc.tracing.Tracing`; ``exporter`` is OTLP's unless a test has its own."""
+    """Implements `haproc.tracing.Tracing` with OpenTelemetry.
+
+    Without an ``exporter``, which tests give, spans are sent by OTLP.
+    """
 
     def __init__(
         self,
@@ -46,12 +49,15 @@ class OtelTracing:
         self._under_way: dict[tuple[str, str], context.Context] = {}
 
     def shutdown(self) -> None:
-        """Send the spans that are not sent yet."""
+        """Send the spans that are not sent yet, and end."""
         self._provider.shutdown()
 
     @contextmanager
     def received(self, carrier: Mapping[str, str], call: str = "") -> Iterator[None]:
-        """Continue the trace of a request's headers; ``call``: the name of a span for the call."""
+        """Continue, within this context, the client's trace that the headers ``carrier`` name.
+
+        With ``call``, a span of this name covers the context.
+        """
         token = context.attach(_W3C.extract(carrier))
         try:
             if call:
@@ -69,7 +75,7 @@ class OtelTracing:
 
     @contextmanager
     def request(self, key: tuple[str, str]) -> Iterator[None]:
-        """Make a span of the request with this user and id, up to its answer."""
+        """Make a span of a request within this context; ``key``: its user and request id."""
         user, request_id = key
         # An error's text may have values of the statement, so it is not recorded.
         with self._tracer.start_as_current_span(
@@ -91,16 +97,17 @@ class OtelTracing:
                     del self._under_way[key]
 
     def reached(self, moment: str, offset: int) -> None:
-        """Add a moment to the span of the request that runs in this task."""
+        """Add the event ``moment`` and the operation's ``offset`` to the current task's span."""
         span = trace.get_current_span()
         span.set_attribute("haproc.offset", offset)
         span.add_event(moment)
 
     @contextmanager
     def applying(self, keys: Iterable[tuple[str, str]], offsets: Sequence[int]) -> Iterator[None]:
-        """Make a span of operations that are applied as one, if a running request brought one.
+        """Make a span of operations that are applied in one statement.
 
-        ``keys``: the users and ids of the operations' requests.
+        There is none if no request with a running span sent one of them. ``keys``: the user and
+        request id of each operation.
         """
         known = [self._under_way[key] for key in keys if key in self._under_way]
         if not known:
@@ -122,7 +129,7 @@ class OtelTracing:
             yield
 
     def statement(self, rpc: str) -> StatementSpan | None:
-        """Begin the span of a statement that Spark runs; None if it belongs to no trace."""
+        """Begin the span of a call to Spark; None if the current task has no trace."""
         if not trace.get_current_span().get_span_context().is_valid:
             return None
         span = self._tracer.start_span(f"spark.{rpc}", kind=trace.SpanKind.CLIENT)
@@ -131,7 +138,7 @@ class OtelTracing:
         return StatementSpan(tuple(headers.items()), span.end)
 
     def headers(self) -> Mapping[str, str]:
-        """Return the headers by which a peer continues the trace of this task; empty: none."""
+        """Return the HTTP headers that continue this task's trace at a peer; empty: no trace."""
         found: dict[str, str] = {}
         _W3C.inject(found)
         return found

@@ -1,7 +1,7 @@
-"""The parts of a Spark error beside its class, SQLSTATE and message, which Spark's clients show.
+"""What a Spark error has besides its class, SQLSTATE and message; Spark's clients show it.
 
-They travel with the error from the cluster that raised it through the log to its client, so their
-sizes are limited when they are made.
+It travels with the error from the cluster that raised it through the log to the client. Therefore
+its size is limited when it is made.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ TEXT_CHARACTERS_MAX: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The place that an error is about: in a statement's text, or (``of_frame``) in a program."""
+    """The place that a Spark error points to.
+
+    It is in a statement's text, or, with ``of_frame``, in a program that uses DataFrames.
+    """
 
     of_frame: bool = False
     object_type: str = ""
@@ -36,9 +39,9 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """The parts of a Spark error beside its class, SQLSTATE and message.
+    """What a Spark error has besides its class, SQLSTATE and message.
 
-    ``java_classes``: from the error's own class up to its ancestors.
+    ``java_classes``: from the error's own Java class up to its ancestors.
     """
 
     java_classes: tuple[str, ...] = ()
@@ -50,7 +53,7 @@ class Details:
 
     @property
     def weight(self) -> int:
-        """The approximate number of characters in it."""
+        """The approximate number of characters in all texts."""
         texts = [*self.java_classes, *(text for pair in self.parameters for text in pair)]
         return sum(map(len, texts)) + sum(
             len(each.fragment) + len(each.call_site) + len(each.summary) for each in self.contexts
@@ -65,7 +68,7 @@ def details(
     parameters: Mapping[str, str],
     contexts: Iterable[Context] = (),
 ) -> Details:
-    """Return the details, cut to their limits."""
+    """Return a `Details` of these parts, each cut to its limit."""
     return Details(
         tuple(cut(name, NAME_CHARACTERS_MAX) for name in [*java_classes][:CLASSES_MAX]),
         tuple(

@@ -1,8 +1,9 @@
-"""The hooks of tracing, each of which does nothing unless tracing is on.
+"""Functions that the code calls for tracing; each does nothing unless tracing is on.
 
-A request is a span: of its client's trace if it brings a ``traceparent``, otherwise of a new one.
-Its span has the moments `DURABLE` and `APPLIED`; below it are the statements that Spark runs for it
-here. The work of other clusters on an operation is not in it: the log has no place for a trace.
+A request is a span: of its client's trace if it has a ``traceparent``, otherwise of a new trace.
+The span has the events `DURABLE` and `APPLIED`. Below it are the statements that this cluster's
+Spark runs for it. The work of other clusters on the operation is not in the trace: the log has no
+place for a trace's id.
 
 Spans contain names, ids and figures, never texts or values of statements.
 """
@@ -15,14 +16,14 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 DURABLE: Final = "durable"
-"""The log holds the operation, for all clusters."""
+"""The event: the log has the operation, so it is durable for all clusters."""
 APPLIED: Final = "applied"
-"""The operation's outcome on this cluster is known."""
+"""The event: the operation's outcome on this cluster is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatementSpan:
-    """``headers`` go with the statement; ``end`` is called when it has ended."""
+    """The span of a call to Spark: send it with ``headers``, and call ``end`` when it has ended."""
 
     headers: tuple[tuple[str, str], ...]
     end: Callable[[], None]
@@ -51,26 +52,27 @@ _OFF: Final[AbstractContextManager[None]] = nullcontext()
 
 
 def use(tracing: Tracing | None) -> None:
-    """Switch tracing on, or off."""
+    """Switch tracing on; off with None."""
     global on
     on = tracing
 
 
 def received(carrier: Mapping[str, str], call: str = "") -> AbstractContextManager[None]:
-    """Continue the trace that a request's headers or metadata name, if they name one.
+    """Continue, within this context, the trace that a request's headers or gRPC metadata name.
 
-    ``call``: the name of a span for the whole call, if that is more than `request` covers.
+    With ``call``, a span of this name covers the context: give it if the call lasts longer than the
+    `request` in it.
     """
     return _OFF if on is None else on.received(carrier, call)
 
 
 def request(key: tuple[str, str]) -> AbstractContextManager[None]:
-    """Make a span of a request, which is known by its user and id, up to its answer."""
+    """Make a span of a request within this context; ``key``: its user and request id."""
     return _OFF if on is None else on.request(key)
 
 
 def reached(moment: str, offset: int) -> None:
-    """Note a moment of the request that runs in this task."""
+    """Add the event ``moment`` (DURABLE or APPLIED) to the span of the request in this task."""
     if on is not None:
         on.reached(moment, offset)
 
@@ -78,13 +80,17 @@ def reached(moment: str, offset: int) -> None:
 def applying(
     keys: Iterable[tuple[str, str]], offsets: Sequence[int]
 ) -> AbstractContextManager[None]:
-    """Make a span of operations that are applied as one, if a running request brought one.
+    """Make a span of operations that are applied in one statement.
 
-    ``keys``: the users and ids of the operations' requests.
+    There is none if no request with a running span sent one of them. ``keys``: the user and request
+    id of each operation.
     """
     return _OFF if on is None else on.applying(keys, offsets)
 
 
 def statement(rpc: str) -> StatementSpan | None:
-    """Begin the span of a statement that Spark runs; None if it belongs to no trace."""
+    """Begin the span of the call ``rpc`` to Spark.
+
+    None if tracing is off, or the current task has no trace.
+    """
     return None if on is None else on.statement(rpc)

@@ -1,12 +1,12 @@
-"""Parses messages that nest deeper than upb, the parser of Python's protobuf, allows.
+"""Parses protobuf messages that nest deeper than upb, the parser of Python's protobuf, allows.
 
 Upb allows a hundred messages inside each other: fifty steps of a DataFrame, since each is two. Its
 limit can only be lifted for the whole process, with all its threads. So this module walks through a
 deeper message, without recursion: deep parts are cut out, parsed by themselves, and put back. A
 message is parsed whole or not at all.
 
-Nothing else in HAProc parses a message: each part that a client's message passes through must be
-able to read it. Copies by constructor, `extend` and `MergeFrom` are parsing, too.
+Nothing else in HAProc may parse a client's message, because it could fail on one that nests deeply.
+Copies by constructor, `extend` and `MergeFrom` are parsing, too.
 """
 
 from __future__ import annotations
@@ -19,29 +19,35 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 Piece: TypeAlias = Any
-"""Bytes of an encoding, or an object with them (a memoryview, an Arrow buffer) and a `len`."""
+"""A part of an encoded message: bytes, or an object with bytes and a `len` (memoryview, Arrow
+buffer)."""
 DEPTH_MAX: Final = 1_000
-"""Messages inside each other; Spark's server takes 1,024 (marshallerRecursionLimit)."""
+"""The most messages inside each other; Spark's server takes 1,024 (marshallerRecursionLimit)."""
 DEEP_BYTES_MAX: Final = 4 << 20
-"""A message deeper than upb's limit is walked through in Python, some MB a second."""
+"""The largest message deeper than upb's limit: it is read in Python, only some MB a second."""
 _PIECE_DEPTH: Final = 60
-"""From this depth on, a part is cut out; not an entry of a map: no empty message can replace it."""
+"""At this depth a part is cut out and parsed by itself.
+
+An entry of a map is not cut out, because no empty message can stand in its place."""
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _VARINT_BITS_MAX = 64
 _KEY = 1
-"""The number of the field of a map's entry that is its key."""
+"""The field number of the key in a map's entry."""
 
 
 class MalformedError(ValueError):
-    """The bytes are not the encoding of any message, or one that no client writes."""
+    """The bytes encode no message of this class, or one that no protobuf library writes."""
 
 
 class TooDeepError(ValueError):
-    """The message nests too deeply, or nests and is too long."""
+    """The message nests deeper than allowed, or nests deeply and is larger than DEEP_BYTES_MAX."""
 
 
 def parsed(kind: Any, data: bytes, depth_max: int = DEPTH_MAX) -> Any:
-    """Return the message of class ``kind`` in ``data``; raises MalformedError, TooDeepError."""
+    """Parse ``data`` as a message of class ``kind``, and return it.
+
+    Raises MalformedError, TooDeepError.
+    """
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -52,7 +58,7 @@ def parsed(kind: Any, data: bytes, depth_max: int = DEPTH_MAX) -> Any:
 
 
 class _Frame:
-    """A message that the walk is in; the bytes from ``begin`` to ``start`` are its length."""
+    """A message that the walk is inside of; its length is encoded from ``begin`` to ``start``."""
 
     __slots__ = (
         "begin",
@@ -79,15 +85,15 @@ class _Frame:
         self.index = index
         self.seen: dict[int, int] = {}
         self.key = b""
-        """In an entry of a map: the field that is its key."""
+        """If this is an entry of a map: the encoded field with its key."""
         self.keys: set[tuple[int, Any]] = set()
-        """In a message with maps: the keys of their entries."""
+        """If this message has maps: each key found so far, with the map's field number."""
         self.removed = 0
         self.cut_out: list[tuple[list[_Frame], Any]] = []
 
 
 class _Walk:
-    """A walk through a message. ``_pieces``: the indexes of frames that are cut out."""
+    """Reads through one message; ``_pieces``: the depths of the open parts that are cut out."""
 
     def __init__(self, data: bytes, depth_max: int) -> None:
         self._data = data
@@ -110,7 +116,10 @@ class _Walk:
                 return whole
 
     def _field(self, frame: _Frame, at: int) -> int:
-        """Skip a field, or enter it if it is a message; return the next position."""
+        """Skip the field at ``at``, or enter it if it is a message; return the next position.
+
+        Raises MalformedError.
+        """
         begins = at
         key, at = varint(self._data, at, frame.end)
         wire_type = key & 7
@@ -152,7 +161,7 @@ class _Walk:
         self._frames.append(_Frame(field.message_type, begin, start, end, field, index))
 
     def _leave(self) -> Any | None:
-        """Leave the innermost message; return it if it is the outermost one."""
+        """End the innermost open message; return it parsed if it is the outermost, else None."""
         frame = self._frames.pop()
         if _is_entry(frame.kind):
             self._note_key(frame)
@@ -171,7 +180,7 @@ class _Walk:
         return None
 
     def _note_key(self, entry: _Frame) -> None:
-        """Note the key of a map's entry; MalformedError for a second one, which nobody writes."""
+        """Store the key of a map's entry; raises MalformedError if the map has this key already."""
         found = (entry.field.number, _key(entry))
         keys = self._frames[-1].keys
         if found in keys:
@@ -179,7 +188,7 @@ class _Walk:
         keys.add(found)
 
     def _edit(self, start: int, end: int, instead: bytes, removed: int) -> None:
-        """Note a replacement of some bytes of the piece that the walk is in."""
+        """Plan to replace the bytes from ``start`` to ``end`` before the part is parsed."""
         self._edits[-1].append((start, end, instead))
         self._frames[-1].removed += removed + end - start - len(instead)
 
@@ -196,7 +205,7 @@ class _Walk:
 
 
 def _place(message: Any, path: list[_Frame]) -> Any:
-    """Return the place in a message of a part that was cut out."""
+    """Return the empty message, in a parsed message, that stands for a part that was cut out."""
     for frame in path:
         name = frame.field.name
         if _is_entry(frame.field.containing_type):
@@ -225,7 +234,7 @@ def _message_of(descriptor: Any, data: bytes) -> Any:
 
 @cache
 def _messages(descriptor: Any) -> dict[int, Any]:
-    """Return the fields of a message type that hold messages, by field number."""
+    """Return, by number, the fields of a message type whose values are messages."""
     return {each.number: each for each in descriptor.fields if each.message_type}
 
 
@@ -235,7 +244,10 @@ def _is_entry(descriptor: Any) -> bool:
 
 
 def varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
-    """Return the number at ``at`` and the position after it, which ``end`` bounds."""
+    """Return the number that is encoded at ``at``, and the position after it.
+
+    Raises MalformedError if it does not end before ``end``, or is too long.
+    """
     value = shift = 0
     while at < end and shift < _VARINT_BITS_MAX:
         byte = data[at]
@@ -248,7 +260,7 @@ def varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
 
 
 def varint_bytes(number: int) -> bytes:
-    """Return a number's encoding."""
+    """Return a number in protobuf's varint encoding."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -258,9 +270,10 @@ def varint_bytes(number: int) -> bytes:
 
 
 def within(message: Any, field: str, value: Sequence[Piece]) -> list[Piece]:
-    """Return the encoding, in pieces, of a message with an encoded ``value`` in a field.
+    """Return, as a list of byte pieces, ``message`` encoded with ``field`` set to ``value``.
 
-    ``message`` has the other fields. The sender joins the pieces, once.
+    ``value``: the encoded content of that field, which must be unset in ``message``. The sender
+    joins the pieces, once.
     """
     tag = message.DESCRIPTOR.fields_by_name[field].number << 3 | _LENGTH
     head = varint_bytes(tag) + varint_bytes(sum(map(len, value)))

@@ -1,4 +1,4 @@
-"""The ring cluster by cluster: in sync or not, its status, and its last minutes."""
+"""What is known of each cluster of the ring: in sync or not, its status, and its last minutes."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ IN_SYNC_STATES: Final = frozenset({State.READY, State.READ_ONLY, State.RECOVERIN
 
 @dataclass(frozen=True, slots=True)
 class ClusterProgress:
-    """The progress of one cluster.
+    """How far one cluster has come.
 
-    ``cursor``: the cluster's last reported cursor; None if it never reported. ``sound``: its tables
-    are those at its cursor, as far as is known.
+    ``cursor``: its last reported cursor; None if it never reported one. ``sound``: its tables are
+    those of its cursor, as far as is known (it is not DIVERGED or hopeless in another way).
     """
 
     in_sync: bool
@@ -45,7 +45,7 @@ class ClusterProgress:
 
 
 def end_of_log(log_end: int, peers: Iterable[Peer]) -> int:
-    """Return the newest end of the log that any HAProc reported."""
+    """Return the highest end of the log that this HAProc or a peer has reported."""
     ends = [peer.report.log_end for peer in peers if peer.report is not None]
     return max([log_end, *ends])
 
@@ -57,9 +57,11 @@ def all_progress(
     unjudged: Collection[str],
     lag_max: int,
 ) -> dict[str, ClusterProgress]:
-    """Return every cluster's progress; ``own`` is this HAProc's own report.
+    """Return every cluster's progress by name.
 
-    ``unjudged``: peers that this HAProc has not listened to for long enough to call them down.
+    ``me`` and ``own``: this HAProc's cluster and report. ``unjudged``: peers that cannot be called
+    down yet, because this HAProc has not listened to them for long enough. ``lag_max``: the highest
+    lag of a cluster in sync.
     """
     end = end_of_log(own.log_end, peers.values())
     lag = own.lag + end - own.log_end
@@ -84,7 +86,7 @@ def _progress(state: State, cursor: int | None, lag: int, lag_max: int) -> Clust
 
 
 def high_watermark(found: Iterable[ClusterProgress]) -> int:
-    """Return the lowest cursor of the clusters in sync; 0 if no cluster is in sync."""
+    """Return the lowest cursor of the clusters in sync; 0 if none of them has reported one."""
     cursors = [
         progress.cursor for progress in found if progress.in_sync and progress.cursor is not None
     ]
@@ -99,11 +101,12 @@ _NO_URLS: Mapping[str, str] = types.MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """One cluster. For a cluster that is down: its last report. None: it never reported this.
+    """The status of one cluster in this HAProc's view; None: the cluster never reported this.
 
-    ``direct``: True if this HAProc receives its heartbeats itself. ``in_sync``: see
-    `haproc.membership.clusters`. ``since``: the time at which its state began, or it was judged
-    down. Times are text (ISO 8601).
+    For a cluster that is down, the values are those of its last report. ``direct``: True if this
+    HAProc receives its heartbeats itself. ``in_sync``: as a comment in this module defines it.
+    ``since``: the time at which its state began, or at which it was judged to be down. Times are
+    text (ISO 8601).
     """
 
     name: str
@@ -120,7 +123,7 @@ class ClusterView:
     last_update: str | None
 
     def body(self) -> dict[str, Json]:
-        """Return the view as JSON."""
+        """Return the fields as a JSON object."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -135,10 +138,11 @@ def cluster_views(
     members: Sequence[Member] = (),
     urls: Mapping[str, str] = _NO_URLS,
 ) -> list[ClusterView]:
-    """Return all clusters in ring order; ``text_of`` writes a time of the view as text.
+    """Return the view of each cluster in ring order.
 
-    ``members``: the ring's clusters, if they are not those of the configuration. ``urls``: the
-    addresses of peers' clusters for clients, as reported; by default those of the members' records.
+    ``text_of`` turns a time of ``peers`` into text. ``members``: the ring's clusters; empty: those
+    of the configuration. ``urls``: by cluster, the address for clients that its HAProc reported;
+    for others the address in ``members`` is taken.
     """
     log_end = end_of_log(own.log_end, peers.values())
     limit = config.membership.in_sync_lag_max
@@ -190,10 +194,12 @@ def _of_peer(
 
 
 SAMPLES_MAX: Final = 180
-"""One a second. Chosen: three minutes fit into one view, and are 30 kB."""
+"""The most samples; one is taken each second. Chosen: three minutes fit into a view, and are 30
+kB."""
 CHANGES_MAX: Final = 50
 QUANTILES_S: Final = 60.0
-"""Quantiles are those of the requests of this time, at most `SAMPLES_MAX` samples."""
+"""The quantiles of a sample are of the requests in this time before it (at most `SAMPLES_MAX`
+samples)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,20 +209,22 @@ class _Moment:
 
 
 class History:
-    """The samples and changes of states of the last minutes."""
+    """The last minutes of the ring, for the status page: samples, and changes of states."""
 
     def __init__(self) -> None:
         self.samples: deque[dict[str, Json]] = deque(maxlen=SAMPLES_MAX)
-        """``at``: Unix time in ms; ``lag``: records by cluster; the others: rates a second."""
+        """Each has ``at``: Unix time in ms; ``lag``: in records by cluster; ``p50_s`` and
+        ``p99_s``: request times in seconds. The other fields are rates per second."""
         self.changes: deque[dict[str, Json]] = deque(maxlen=CHANGES_MAX)
-        """``before`` and ``after`` are states; empty: no HAProc received its heartbeats."""
+        """``before`` and ``after`` are states; empty: no HAProc received the cluster's
+        heartbeats."""
         self._moments: deque[_Moment] = deque(maxlen=SAMPLES_MAX)
         self._states: dict[str, str] = {}
 
     def sample(
         self, lags: Mapping[str, int | None], totals: Totals, now_s: float, unix_s: float
     ) -> None:
-        """Add a sample; ``now_s`` is of a clock that never steps back."""
+        """Add a sample; ``now_s`` is monotonic time, ``unix_s`` the same moment as Unix time."""
         before = self._moments[-1] if self._moments else _Moment(now_s, totals)
         self._moments.append(_Moment(now_s, totals))
         while now_s - self._moments[0].at_s > QUANTILES_S:
@@ -242,7 +250,10 @@ class History:
         )
 
     def look(self, views: Iterable[ClusterView], at: str) -> bool:
-        """Note all changes of clusters' states; True if there are any. ``at``: now, as text."""
+        """Store the changes of clusters' states since the last call; True if there are any.
+
+        ``at``: the present time as text.
+        """
         found = {view.name: view.state for view in views}
         changes: list[dict[str, Json]] = [
             {"at": at, "cluster": name, "before": self._states[name], "after": state}
@@ -259,10 +270,10 @@ def _since(now: tuple[int, ...], then: tuple[int, ...]) -> list[int]:
 
 
 def quantile(within: list[int], share: float) -> float | None:
-    """Return the seconds in which a share of requests was answered; None if there are none.
+    """Return the seconds in which ``share`` of the requests was answered; None without requests.
 
-    ``within`` are `Totals.within`. A value between two bounds is interpolated, as in Prometheus.
-    The largest bound stands for all slower requests.
+    ``within``: counts as in `Totals.within`. Between two bounds the value is interpolated, as in
+    Prometheus. For requests slower than the largest bound, that bound is returned.
     """
     if not within or not within[-1]:
         return None

@@ -1,4 +1,4 @@
-"""Connections to the other HAProcs: lines for heartbeats and reports, a pool for requests."""
+"""HTTP connections to the other HAProcs: lines for heartbeats and reports, a pool for requests."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ MESSAGE_TYPES: Final[Mapping[str, type[PeerMessage]]] = {
     REPORT_PATH: ClusterReport,
 }
 TAKEN: Final = b"HTTP/1.1 204 No Content\r\n\r\n"
-"""The answer to a heartbeat or a report, as the listener's shortcut gives it."""
+"""The whole answer to a heartbeat or report that was accepted, as the receiving listener writes
+it."""
 
 
 def head(path: str, secret: str) -> bytes:
-    """Return the beginning of each request; the host and the length of the body follow."""
+    """Return the first lines of each heartbeat or report request; host and body length follow."""
     return (
         f"POST {path} HTTP/1.1\r\nAuthorization: Bearer {secret}\r\n"
         "Content-Type: application/json\r\n"
@@ -60,9 +61,9 @@ def head(path: str, secret: str) -> bytes:
 
 
 class Links:
-    """The lines to all peers of one HAProc; close them with ``aclose``.
+    """The lines (kept connections) to all peers of the HAProc ``me``; close them with ``aclose``.
 
-    ``certificates``: those of a ring with TLS.
+    ``certificates``: those for TLS; None if the ring uses none.
     """
 
     def __init__(self, config: Config, me: str, certificates: Certificates | None = None) -> None:
@@ -74,7 +75,7 @@ class Links:
         self._heads = {of: head(path, config.secret) for path, of in MESSAGE_TYPES.items()}
 
     def follow(self, members: Iterable[Member]) -> None:
-        """Keep lines to these members from now on."""
+        """Keep lines to these members from now on, and close all others."""
         wanted = {each.name: each.peer for each in members if each.name != self._me}
         for name, link in tuple(self._links.items()):
             if wanted.get(name) != link.address:
@@ -84,7 +85,10 @@ class Links:
                 self._links[name] = _Link(name, address, self._rules, self._certificates)
 
     def send(self, message: PeerMessage, to: Collection[str] | None = None) -> None:
-        """Send one message to every peer (of ``to``) that is connected; connect to the others."""
+        """Send a message on each open line; begin to open the others, without sending it there.
+
+        ``to``: only to these peers; None: to all.
+        """
         begin, data = self._heads[type(message)], msgspec.json.encode(message)
         length = f"Content-Length: {len(data)}\r\n\r\n".encode()
         for name, link in self._links.items():
@@ -92,7 +96,7 @@ class Links:
                 link.send(begin + link.host + length + data)
 
     def silent(self) -> frozenset[str]:
-        """Return the peers that have neither answered nor refused anything for a window."""
+        """Return the peers that have neither answered nor refused a connection for ``window_s``."""
         return frozenset(name for name, link in self._links.items() if link.silent)
 
     async def aclose(self) -> None:
@@ -119,7 +123,7 @@ class _Link(asyncio.Protocol):
         self._answer = b""
         self._waiting = 0
         self._answered = False
-        """True once the peer has sent anything on this connection."""
+        """True once the peer has sent anything on the present connection."""
         self._unanswered_max = max(2, round(rules.window_s / rules.heartbeat_interval_s))
         self._sign_at = self._loop.time()
         self._trouble = ""
@@ -206,18 +210,24 @@ class _Link(asyncio.Protocol):
         self._transport = None
 
     def _insecure(self, why: str) -> None:
-        """Note that TLS with the peer failed. This is no sign of the peer."""
+        """Log that TLS with the peer failed, and wait before the next attempt.
+
+        The peer stays silent: this is no sign of life.
+        """
         self._connect_at = self._loop.time() + self._rules.check_interval_s
         self._warn_once(f"no TLS with {self._peer} at {self.address}: {why}; see tls")
 
     def _warn_once(self, trouble: str) -> None:
-        """Log a problem once: heartbeats go on."""
+        """Log a problem as a warning, unless it is the one that was logged last."""
         if trouble != self._trouble:
             self._trouble = trouble
             logger.warning("%s", trouble)
 
     def _refused(self, answer: bytes) -> None:
-        """Close the line after a wrong answer: the peer is starting, or configured otherwise."""
+        """Log an answer that is not TAKEN, and close the line for a while.
+
+        The peer is starting, or configured otherwise.
+        """
         line = answer.partition(b"\r\n")[0].decode("latin-1")
         self._warn_once(f"{self._peer} does not take heartbeats: {line}")
         if self._transport is not None:
@@ -230,7 +240,7 @@ class _Link(asyncio.Protocol):
 
 
 def _tracing() -> aiohttp.TraceConfig:
-    """Add the trace of the calling task to each request."""
+    """Return a configuration by which each HTTP request carries the trace of the calling task."""
 
     async def add(_: object, __: object, start: aiohttp.TraceRequestStartParams) -> None:
         if tracing.on is not None:
@@ -242,9 +252,10 @@ def _tracing() -> aiohttp.TraceConfig:
 
 
 class PeerDoors:
-    """The requests of the HAProc ``me`` to its peers, with the ring's secret; use ``aclose``.
+    """Addresses of the operator doors of the peers of ``me``, and one pool of connections to them.
 
-    ``certificates``: those of a ring with TLS.
+    Requests carry the ring's secret; close the pool with ``aclose``. ``certificates``: those for
+    TLS; None if the ring uses none.
     """
 
     def __init__(self, config: Config, me: str, certificates: Certificates | None = None) -> None:
@@ -253,34 +264,40 @@ class PeerDoors:
         self._certificates = certificates
         self.follow(founders(config))
         self.connect_s = config.timeouts.peer_s
-        """The time limit of connecting."""
+        """The longest time for opening a connection, in seconds."""
         self._headers = {"Authorization": f"Bearer {config.secret}"}
         self._session: aiohttp.ClientSession | None = None
 
     def follow(self, members: Iterable[Member]) -> None:
-        """Use these members from now on: a cluster was added or removed."""
+        """Use the addresses of these members from now on: a cluster was added or removed."""
         others = (each for each in members if each.name != self._me)
         self._urls = {each.name: self._url_of(each.peer) for each in others}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The peers in ring order."""
+        """The peers' names in ring order."""
         return tuple(self._urls)
 
     def url(self, peer: str, path: str) -> str:
-        """Return a URL at a peer; raises PeerUnavailableError if the peer has left the ring."""
+        """Return the URL of ``path`` at a peer's door.
+
+        Raises PeerUnavailableError if the peer has left the ring.
+        """
         if peer not in self._urls:
             raise PeerUnavailableError(f"the ring has no cluster {peer} any more")
         return self._urls[peer] + path
 
     @property
     def tls(self) -> ssl.SSLContext | bool:
-        """The ``ssl`` argument for the next request; later ones may get newer certificates."""
+        """The ``ssl`` argument for the next request.
+
+        Take it anew for each request: certificates are renewed.
+        """
         return True if self._certificates is None else self._certificates.now.client
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """The pool, opened when it is first needed."""
+        """The pool of connections, made at the first use."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 headers=self._headers,
@@ -291,7 +308,7 @@ class PeerDoors:
         return self._session
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close all connections of the pool."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -304,15 +321,20 @@ class PeerDoors:
 
 
 _ANSWER_MARGIN_S: Final = 0.5
-"""The time for the answer's way, in addition to the time for the peer's work."""
+"""Time for an answer to travel, added to the time that the peer may work on it."""
 _ANSWER_BYTES_MAX: Final = 16 << 20
 COPY_PATH: Final = "/ha/v1/copy"
 COPY_BYTES_MAX: Final = 64 << 20
-"""The size of an answer to a copy: a part of a file, or the names of all tables."""
+"""The largest answer of a donor to a copying cluster: a part of a file, or the names of all
+tables."""
 
 
 class HttpPeers:
-    """The peers of one HAProc. ``is_gone``: True for a peer that has been silent for too long."""
+    """Sends requests to the other HAProcs over HTTP; implements `haproc.membership.peers.Peers`.
+
+    Every request raises PeerUnavailableError if it gets no proper answer in time. ``is_gone``:
+    returns True for a peer that has been silent for too long.
+    """
 
     def __init__(
         self, doors: PeerDoors, is_gone: Callable[[str], bool] = lambda peer: False
@@ -322,7 +344,7 @@ class HttpPeers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The peers in ring order."""
+        """The peers' names in ring order."""
         return self._doors.names
 
     def is_gone(self, peer: str) -> bool:
@@ -332,27 +354,33 @@ class HttpPeers:
     async def apply_now(
         self, peer: str, offset: int, operation_id: str, timeout_s: float
     ) -> PeerOutcome:
-        """Ask a peer to run a synchronous operation now; returns its outcome."""
+        """Ask a peer to run a synchronous operation now; return its outcome, or that it waits."""
         body, wait_s = ApplyNow(offset, operation_id, timeout_s), timeout_s + _ANSWER_MARGIN_S
         return await self._request(PeerOutcome, peer, "/ha/v1/apply", wait_s, body)
 
     async def outcome(self, peer: str, offset: int, timeout_s: float) -> PeerOutcome:
-        """Return the outcome of an operation on a peer's cluster."""
+        """Return the outcome of the operation at ``offset`` on a peer's cluster, if any yet."""
         return await self._request(PeerOutcome, peer, f"/ha/v1/outcomes/{offset}", timeout_s)
 
     async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:
-        """Return a peer's progress, as soon as it differs from the one that was ``seen``."""
+        """Return a peer's progress once it differs from ``seen``, or after ``timeout_s``.
+
+        ``seen``: the field of that name of an earlier answer; empty: answer at once.
+        """
         path = "/ha/v1/progress?" + urlencode({"seen": seen, "timeout_s": timeout_s})
         return await self._request(PeerProgress, peer, path, timeout_s + _ANSWER_MARGIN_S)
 
     async def status(self, peer: str, timeout_s: float) -> PeerStatus:
-        """Return a peer's state, cursor and lag."""
+        """Return a peer's state, cursor, lag and other facts."""
         return await self._request(PeerStatus, peer, "/ha/v1/status", timeout_s)
 
     async def copy(
         self, peer: str, question: CopyQuestion, timeout_s: float
     ) -> tuple[CopyAnswer, bytes]:
-        """Return a donor's answer to a copy's request, and bytes of a file if it asked for some."""
+        """Send a copy's question to its donor.
+
+        Returns the answer, and bytes of a file if the question asks for some.
+        """
         status, data = await self._send(peer, COPY_PATH, timeout_s, question, COPY_BYTES_MAX)
         if status != 200:
             return _read(peer, status, data, CopyAnswer), b""
@@ -360,20 +388,26 @@ class HttpPeers:
         return _read(peer, status, data[4 : 4 + length], CopyAnswer), data[4 + length :]
 
     async def settings(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
-        """Return the settings of a peer's Spark server."""
+        """Return the settings of a peer's Spark server, as JSON."""
         return await self._request(dict[str, Any], peer, "/ha/v1/settings", timeout_s)
 
     async def latencies(
         self, peer: str, start: int, end: int, timeout_s: float
     ) -> Mapping[int, int]:
-        """Return, by offset, the ms from an operation's creation to its end on a peer's cluster."""
+        """Return, by offset, the ms from each operation's creation to its end on a peer's cluster.
+
+        ``start`` and ``end``: the range of offsets.
+        """
         path = "/ha/v1/latencies?" + urlencode({"start": start, "end": end})
         return await self._request(dict[int, int], peer, path, timeout_s)
 
     async def _request(
         self, of: type[T], peer: str, path: str, timeout_s: float, body: ApplyNow | None = None
     ) -> T:
-        """Return a peer's answer, of type ``of``; a request with a body is a POST."""
+        """Send a request to a peer, and return its answer as an object of type ``of``.
+
+        With a ``body`` it is a POST, else a GET.
+        """
         return _read(peer, *await self._send(peer, path, timeout_s, body), of)
 
     async def _send(

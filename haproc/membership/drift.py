@@ -1,12 +1,12 @@
-"""Differences between the settings of a ring's Spark servers.
+"""Finds differences between the settings of the ring's Spark servers.
 
 Two servers with other versions or settings may compute different rows for one statement. So every
 HAProc reports its server's versions and all settings of Spark SQL and of Delta, except those that
 are known not to matter. This includes settings that nobody has thought of.
 
-A name with None has no value on that server. A name that is not reported was not looked up there:
-one server may use a default where another has a value. So each HAProc looks up the names that any
-other reports, and a name is compared once both have looked it up.
+If a report has None for a setting, the setting has no value on that server. If a report does not
+name it, it was not looked up there: it may have a default. So each HAProc looks up all names that
+any other reports, and compares a setting once both have looked it up.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from typing import Any, Final, TypeAlias
 from haproc.engine.interface import SETTINGS_OF_RESULTS, VERSION
 
 Values: TypeAlias = Mapping[str, str | None]
-"""A server's reported values: each is the value itself, a digest, or None."""
+"""By setting, what a server reports: the value itself, a digest of it, or None if it is not set."""
 
 DEFAULTS: Final = "haproc.session_defaults"
-"""The name for the values of new sessions, by HAProc's configuration."""
+"""The name under which a HAProc reports the configured settings of new sessions."""
 NAMES_MAX: Final = 4000
-"""Chosen: Spark 4.2 and Delta 4.4 know 1,500 settings between them."""
+"""The most settings in a report. Chosen: Spark 4.2 and Delta 4.4 know 1,500 settings between
+them."""
 _NAME_LENGTH_MAX: Final = 300
 _HARMLESS: Final = re.compile(
     r"""spark\.(
@@ -46,12 +47,13 @@ _HARMLESS: Final = re.compile(
 )
 _OF_CATALOG: Final = re.compile(r"spark\.sql\.catalog\.[^.]+\..+")
 _PLAIN: Final = re.compile(r"(?!.*://)[\w.,:;+*%/ ()-]{0,200}")
-"""Values that are reported as they are. Others, such as URLs with a user, become digests."""
+"""Values that are reported as they are. Others, such as URLs with a user, are reported as
+digests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A setting that must have one of these values, in lower case; None: it may be unset."""
+    """A setting that every server must have at one of ``values``: lower case; None: not set."""
 
     name: str
     values: tuple[str | None, ...]
@@ -75,47 +77,50 @@ REQUIRED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A setting that has another value on the clusters ``there``."""
+    """A setting whose value ``here`` differs from that on the clusters in ``there``."""
 
     name: str
     here: str | None
     there: tuple[tuple[str, str | None], ...]
 
     def __str__(self) -> str:
-        """Return the difference for a line of a log."""
+        """Return the difference as a line of the program's log."""
         there = ", ".join(f"{_text(value)} on {cluster}" for cluster, value in self.there)
         return f"{self.name} is {_text(self.here)} here, {there}"
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A setting of this server that lacks its required value."""
+    """A setting of this server whose value violates its `Requirement`."""
 
     requirement: Requirement
     value: str | None
 
     def __str__(self) -> str:
-        """Return the setting for a line of a log."""
+        """Return the setting, and the value that it should have, as a line of the program's log."""
         wanted, why = _text(self.requirement.values[0]), self.requirement.reason
         return f"{self.requirement.name} is {_text(self.value)}, not {wanted}: {why}"
 
 
 @dataclass(frozen=True, slots=True)
 class Overridden:
-    """A setting of this server that has another value in new sessions."""
+    """A setting for which the server's own value differs from that of new sessions."""
 
     name: str
     own: str
     default: str
 
     def __str__(self) -> str:
-        """Return the setting for a line of a log."""
+        """Return both values as a line of the program's log."""
         return f"{self.name} is {self.own!r} there, {self.default!r} in sessions"
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """``unknown``: clusters without a report, because they are down or of an older version."""
+    """The result of a comparison of settings.
+
+    ``unknown``: clusters without a report, because they are down or of an older version.
+    """
 
     differences: tuple[Difference, ...] = ()
     unfit: tuple[Unfit, ...] = ()
@@ -124,12 +129,15 @@ class Findings:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """The number of differences, and of unfit settings."""
+        """How many settings differ between clusters, and how many of this server are unfit."""
         return len(self.differences), len(self.unfit)
 
 
 def overridden(values: Values, defaults: Mapping[str, str]) -> tuple[Overridden, ...]:
-    """Return the server's values that differ from the values of new sessions."""
+    """Return the settings whose value on the server (``values``) differs from that of new sessions.
+
+    ``defaults``: the settings that HAProc gives to new sessions.
+    """
     return tuple(
         Overridden(name, own, default)
         for name, default in sorted(defaults.items())
@@ -138,12 +146,15 @@ def overridden(values: Values, defaults: Mapping[str, str]) -> tuple[Overridden,
 
 
 def text_of(defaults: Mapping[str, str]) -> str:
-    """Return the values of new sessions as one text, which is equal for equal settings."""
+    """Return the settings of new sessions as one text; equal settings give equal texts."""
     return "; ".join(f"{name}: {value}" for name, value in sorted(defaults.items()))
 
 
 def as_reported(values: Values, key: str) -> dict[str, str | None]:
-    """Return a server's values as they are reported; ``key``: the ring's secret, for digests."""
+    """Return the values that matter, as they are sent to other HAProcs: plain, or as digests.
+
+    ``key``: the ring's secret, with which digests are made.
+    """
     return {
         name: value if value is None else _shown(name, value, key)
         for name, value in sorted(values.items())
@@ -152,7 +163,10 @@ def as_reported(values: Values, key: str) -> dict[str, str | None]:
 
 
 def to_look_up(others: Iterable[Values]) -> list[str]:
-    """Return the names of settings that must be looked up, even if they are not set here."""
+    """Return the settings to look up on this server even if they are not set there.
+
+    These are the required ones, and all that ``others`` report.
+    """
     names = {requirement.name for requirement in REQUIRED}
     for reported in others:
         names.update(
@@ -162,7 +176,7 @@ def to_look_up(others: Iterable[Values]) -> list[str]:
 
 
 def compare(mine: Values, others: Mapping[str, Values | None]) -> Findings:
-    """Compare the own server's values with the others' reports; None: no report."""
+    """Compare this server's values with the other clusters' reports; None there: no report."""
     differences = []
     for name, here in mine.items():
         there = tuple(
@@ -182,7 +196,7 @@ def compare(mine: Values, others: Mapping[str, Values | None]) -> Findings:
 
 
 def read(body: Mapping[str, Any]) -> Values | None:
-    """Return the values in a peer's answer; None if it holds no valid values."""
+    """Return the values in a peer's answer ``body``; None if they are not valid."""
     reported = body.get("settings")
     if not isinstance(reported, dict) or not 0 < len(reported) <= NAMES_MAX:
         return None

@@ -1,4 +1,7 @@
-"""Messages to peers: signed lines for Redis, and the choice between Redis and the mesh."""
+"""Signed messages through Redis, and the choice for each peer between Redis and the mesh.
+
+The *mesh* is the direct HTTP connections from each HAProc to each other one.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from haproc.membership.state import Beat, ClusterReport
 
 
 BYTES_MAX: Final = 64 << 10
-"""A ring of 64 clusters with names of 63 characters needs a third of that."""
+"""The largest message. A ring of 64 clusters with names of 63 characters needs a third of that."""
 _MAC_FIELD: Final = b',"mac":"'
 _MAC_LENGTH: Final = 64
 _END_LENGTH: Final = len(_MAC_FIELD) + _MAC_LENGTH + len(b'"}')
@@ -32,11 +35,11 @@ _END_LENGTH: Final = len(_MAC_FIELD) + _MAC_LENGTH + len(b'"}')
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One message of a HAProc through Redis.
+    """One message of a HAProc through Redis; it contains a heartbeat, or a heartbeat and a report.
 
     ``number``: one more than that of the HAProc's message before. ``heard``: for each peer, the
-    incarnation and number of its last message received through Redis. ``url``: the address of the
-    HAProc's cluster for clients.
+    incarnation and number of the last message received from it through Redis. ``url``: the address
+    of the HAProc's cluster for clients.
     """
 
     cluster: str
@@ -52,7 +55,7 @@ _ENVELOPE: Final = msgspec.json.Decoder(Envelope)
 
 
 class Seal:
-    """Signs messages, and checks signatures."""
+    """Signs messages for Redis with the ring's secret, and checks the signatures of others."""
 
     def __init__(self, secret: str, ring: str) -> None:
         self._key = hmac.digest(
@@ -60,12 +63,15 @@ class Seal:
         )
 
     def close(self, envelope: Envelope) -> bytes:
-        """Return the signed text."""
+        """Return the message as JSON with its signature."""
         content = msgspec.json.encode(envelope)[:-1]
         return content + _MAC_FIELD + self._mac(content) + b'"}'
 
     def open(self, data: bytes) -> Envelope | None:
-        """Return the signed content; None if it is not the message of a HAProc of this ring."""
+        """Check the signature and return the message; None if no HAProc of this ring has signed it.
+
+        None also if it is too large, or of another version.
+        """
         if not _END_LENGTH < len(data) <= BYTES_MAX:
             return None
         content, end = data[:-_END_LENGTH], data[-_END_LENGTH:]
@@ -81,21 +87,23 @@ class Seal:
 
 
 PROVEN_INTERVALS_MAX = 2.0
-"""At the check, half an interval after a message, the newest message that a peer names may be 1.5
-intervals old, since peers send at their own times. 0.5 more is for late timers."""
+"""At the check: the highest age, in heartbeat intervals, of the newest own message that a peer
+names. Half an interval after a message this age may be 1.5, since peers send at their own times.
+0.5 more is for late timers."""
 SETTLE_INTERVALS = 0.5
-"""The time after a message at which its receipt by the peers is checked."""
+"""The time after a message, in heartbeat intervals, at which it is checked which peers received
+it."""
 
 
 class Way(StrEnum):
-    """The transport of heartbeats and reports."""
+    """The transport of heartbeats and reports: Redis, or direct HTTP (the mesh)."""
 
     MESH = "mesh"
     REDIS = "redis"
 
 
 class Receipt(StrEnum):
-    """The result of checking a message that came through Redis."""
+    """The result of checking a message that came through Redis; only a TAKEN one is used."""
 
     TAKEN = "taken"
     UNPROVEN = "unproven"
@@ -107,35 +115,36 @@ class Receipt(StrEnum):
 
 @dataclass(slots=True)
 class _Peer:
-    """The known facts about a peer through Redis."""
+    """What is known of a peer from its messages through Redis."""
 
     incarnation: str = ""
     number: int = 0
     proven_at: float = float("-inf")
-    """The time at which the last message that counts was received."""
+    """The time at which its last TAKEN message was received."""
     received_at: float = float("-inf")
-    """The time of this HAProc's newest message that the peer has named."""
+    """The time at which this HAProc sent the newest message that the peer is known to have
+    received."""
     mesh_since: float = float("-inf")
-    """The time at which the present use of the mesh began."""
+    """The time since which messages to the peer go over the mesh."""
 
 
 class Exchange:
-    """The transport to each peer (Redis or the mesh), and the check of Redis. Time is an argument.
+    """Chooses the transport to each peer (Redis or the mesh), and checks messages through Redis.
 
-    Every message through Redis has a number, and names the last message that its sender received
-    from each peer. Both ends conclude from this:
+    Time is an argument. Every message through Redis has a number, and names the last message that
+    its sender received from each peer. Both ends conclude from this:
 
     - *A HAProc's own message comes back* through its subscription: Redis works for this HAProc.
     - *A peer names a message of the last two intervals*: Redis works for that peer, too, and in
       this direction. Otherwise messages to it go over the mesh as well. This is checked half an
       interval after each message, so a peer misses at most two in a row, whatever part of Redis
-      fails: one less than the number that makes it silent.
-    - *A peer names a message of the last window*: its message is fresh. Nothing else counts, so a
-      process that can write to the Redis cannot repeat an earlier message as a heartbeat. It cannot
-      repeat a fresh one either: a peer's numbers only grow.
+      fails: one less than the number after which it calls this HAProc silent.
+    - *A peer names a message of the last window* (``window_s``): its own message is fresh. Other
+      messages are not used, so a process that can write to Redis cannot send an earlier message
+      again as a heartbeat. It cannot repeat a fresh one either: a peer's numbers only grow.
 
-    An incarnation replaces a known one only if it names a newer message than that one did. The way
-    back to Redis is the same: the peer names a recent message, so it needs no mesh any more.
+    A new incarnation of a peer replaces the known one only if it names a newer message than that
+    one did. Messages to a peer go by Redis again once the peer names a recent message.
 
     ``identity``: this HAProc's cluster and incarnation.
     """
@@ -151,12 +160,15 @@ class Exchange:
         self._connected = False
         self._good = self._bad = 0
         self.way = Way.MESH
-        """The transport in use, for people: single late messages do not change it."""
+        """The transport in use, for people to see; a single late message does not change it."""
         self.by_mesh = frozenset(self._peers)
-        """The peers to which the mesh is used."""
+        """The peers to which messages go over the mesh."""
 
     def follow(self, peers: Iterable[str], now_s: float) -> None:
-        """Use these peers from now on: new ones get the mesh until Redis is proven."""
+        """Exchange messages with ``peers`` from now on.
+
+        New ones get them over the mesh at first.
+        """
         known, self._peers = self._peers, {}
         for name in peers:
             self._peers[name] = known.get(name) or _Peer(mesh_since=now_s)
@@ -166,14 +178,20 @@ class Exchange:
     # -- this HAProc's messages ------------------------------------------------------------------
 
     def publish(self, now_s: float) -> tuple[int, dict[str, tuple[str, int]]]:
-        """Note that a message is sent; return its number, and the peers' messages that it names."""
+        """Give a number to the message that is sent now.
+
+        Returns the number, and by peer the incarnation and number of its last message, to be named.
+        """
         self._number += 1
         self._sent.append((self._number, now_s))
         peers = self._peers.items()
         return self._number, {name: (p.incarnation, p.number) for name, p in peers if p.number}
 
     def settle(self, now_s: float) -> frozenset[str]:
-        """Check the receipt, half an interval after a message; return the peers for the mesh."""
+        """Check which peers have received the last message; return those that need the mesh.
+
+        Called half an interval after each message.
+        """
         echoed = self._connected and self._echoed == self._number
         self._count(echoed)
         limit_s = PROVEN_INTERVALS_MAX * self._rules.heartbeat_interval_s
@@ -185,18 +203,18 @@ class Exchange:
         return self.by_mesh
 
     def connected(self) -> None:
-        """Note that the subscription exists again."""
+        """Note that the subscription to the Redis channel exists again."""
         self._connected = True
 
     def lost(self, now_s: float) -> None:
-        """Note that the subscription is lost: the mesh carries everything."""
+        """Note that the subscription to the Redis channel is lost; use the mesh to all peers."""
         self._connected = False
         self.way, self._good = Way.MESH, 0
         for name in self._peers:
             self._to_mesh(name, now_s)
 
     def meshed_s(self, peer: str, now_s: float) -> float:
-        """Return the time for which the mesh has been used to this peer; 0 if it is not."""
+        """Return for how long messages to this peer go over the mesh already; 0: by Redis."""
         return now_s - self._peers[peer].mesh_since if peer in self.by_mesh else 0.0
 
     def _to_mesh(self, name: str, now_s: float) -> None:
@@ -214,11 +232,11 @@ class Exchange:
     # -- peers' messages -------------------------------------------------------------------------
 
     def echo(self) -> None:
-        """Note that this HAProc's newest message came back."""
+        """Note that this HAProc's newest message came back to it through Redis."""
         self._echoed = self._number
 
     def receive(self, envelope: Envelope, now_s: float) -> Receipt:
-        """Check a message with a good signature, and note it; only one that is TAKEN counts."""
+        """Check a message whose signature is right; note it, and return whether it may be used."""
         if envelope.cluster == self._cluster:
             return Receipt.REPEATED  # or an earlier process's
         peer = self._peers.get(envelope.cluster)
@@ -241,7 +259,7 @@ class Exchange:
         return Receipt.TAKEN
 
     def _named_at(self, received: Mapping[str, tuple[str, int]]) -> float:
-        """Return the time at which this HAProc sent the message that a peer names; else -inf."""
+        """Return when this HAProc sent its own message that ``received`` names; -inf: unknown."""
         incarnation, number = received.get(self._cluster, ("", 0))
         if incarnation == self._incarnation and self._sent:
             index = number - self._sent[0][0]

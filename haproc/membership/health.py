@@ -1,8 +1,8 @@
-"""The health check of the cluster: a statement that runs on it.
+"""Checks the health of this HAProc's cluster by probes: a statement that Spark runs.
 
-A refused connection, unreachable storage and a missing plugin mean down at once. A slow answer
-means down only after several in a row. If a cluster is slow because abandoned statements still hold
-its cores, it stays up as long as no other cluster serves. Any caller that gets an availability
+A refused connection, unreachable storage and a missing plugin mean that it is down at once. A slow
+answer means that only after several in a row. If the cluster is slow because abandoned statements
+still hold its cores, it stays up as long as no other cluster serves. Code that gets an availability
 error calls `suspect`, and the next probe runs immediately.
 """
 
@@ -19,10 +19,11 @@ _FOR_CERTAIN: Final = (REFUSED, ErrorClass.STORAGE_AWAY, ErrorClass.PLUGIN_MISSI
 
 
 class Health:
-    """Probes one cluster for ever; ``up`` is set while it answers.
+    """Probes one cluster for ever; the event ``up`` is set while the cluster answers.
 
-    ``probe`` raises EngineError if the cluster cannot run a statement. ``on_change`` receives the
-    new ``up``, and the reason if it is False.
+    ``probe`` raises EngineError if the cluster cannot run a statement. ``on_change`` is called when
+    the cluster goes up or down, or the reason why it is down changes; it receives True for up, and
+    the reason.
     """
 
     def __init__(
@@ -40,21 +41,21 @@ class Health:
         self._missed = 0
         self._suspected = asyncio.Event()
         self.on_answer: Callable[[float], None] = lambda seconds: None
-        """Receives the seconds until the cluster answered a probe."""
+        """Called after each successful probe, with the seconds that it took."""
         self.on_gone: Callable[[], None] = lambda: None
-        """Called if nothing listens there."""
+        """Called if the connection to the cluster's Spark is refused."""
         self.is_last: Callable[[], bool] = lambda: False
-        """True if no other cluster serves."""
+        """Returns True if no other cluster serves."""
         self.up = asyncio.Event()
         self.error = ""
 
     def suspect(self, error: str) -> None:
-        """Probe now: a statement has met an availability error."""
+        """Make the next probe at once, because a statement got the availability error ``error``."""
         self.error = error
         self._suspected.set()
 
     async def run_forever(self) -> None:
-        """Probe until cancelled."""
+        """Run a probe every ``interval_s`` seconds, or at once after `suspect`, until cancelled."""
         while True:
             self._suspected.clear()
             await self._probe_once()

@@ -1,9 +1,9 @@
-"""Keeps the view of the ring: sends heartbeats and progress to the peers, and judges theirs.
+"""Sends heartbeats and reports to the peers, and judges from theirs which peers are up.
 
-One timer does everything: it sends a heartbeat at every tick, and at some ticks checks the peers'
-windows and sends a report. Ticks are multiples of the interval by the wall clock. So HAProcs whose
-clocks agree wake each other once in an interval, not with every message, which costs a quarter
-less. Clocks that differ do no harm. The decisions are in `view`.
+One timer does everything: at every tick it sends a heartbeat, and at some ticks it judges the peers
+and sends a report. Ticks are multiples of the interval by the wall clock. So HAProcs whose clocks
+agree wake each other once in an interval, not with every message, which costs a quarter less.
+Clocks that differ do no harm. The decisions are in `haproc.membership.view`.
 """
 
 from __future__ import annotations
@@ -25,35 +25,38 @@ logger = logging.getLogger(__name__)
 
 
 class Subject(Protocol):
-    """The HAProc that is reported to the peers."""
+    """The built member of this HAProc, which knows what is reported to the peers."""
 
     def own(self) -> Own:
-        """Return the HAProc's report; called at every tick."""
+        """Return the facts to report now; called at every tick."""
         ...
 
     def isolate(self, why: str) -> None:
-        """Note that the HAProc is cut off, for the reason ``why``; empty if it is not any more."""
+        """Note why this HAProc is cut off from the ring; empty: it is not cut off any more."""
         ...
 
 
 class Lines(Protocol):
-    """Sends messages to all peers."""
+    """The connections by which messages go to the peers."""
 
     def send(self, message: PeerMessage) -> None:
-        """Send a message to every peer, at once; it is not repeated."""
+        """Send a message to every peer now; if one does not receive it, it is not sent again."""
         ...
 
     def silent(self) -> frozenset[str]:
-        """Return the peers that neither answer nor refuse."""
+        """Return the peers that neither answer nor refuse connections."""
         ...
 
     def follow(self, members: Sequence[Member]) -> None:
-        """Send to these members from now on; this HAProc may be among them."""
+        """Send to these members from now on; this HAProc may be among them, and is left out."""
         ...
 
 
 class Members:
-    """The members of the ring, as this HAProc sees them. Without a subject it is STARTING."""
+    """This HAProc's view of the ring's members, and its own reports to them.
+
+    It reports STARTING until `attach` is called.
+    """
 
     def __init__(
         self,
@@ -69,55 +72,58 @@ class Members:
         self._subject: Subject | None = None
         self._unix_ms = unix_ms
         self.since = self._now_text()
-        """The time at which the state began."""
+        """The time at which this HAProc's present state began, as text."""
         self.ring: tuple[Member, ...] = ()
-        """The ring's clusters, once they are not those of the configuration any more."""
+        """The ring's clusters according to the log; empty while the log names none."""
         self._clock = asyncio.get_running_loop().time
         self._view = RingView(rules, peers, self._clock())
         self._isolated = ""
         self.on_change: Callable[[], None] = lambda: None
-        """Called when a cluster's state may have changed."""
+        """Called when the state of any cluster may have changed."""
         self._check_at = self._report_at = 0.0
 
     def attach(self, subject: Subject) -> None:
-        """Report this subject from now on."""
+        """Report the state and progress of ``subject`` from now on."""
         self._subject = subject
 
     # -- questions ---------------------------------------------------------------------------
 
     def own(self) -> Own:
-        """Return this HAProc's report."""
+        """Return what this HAProc reports about itself now."""
         return self._subject.own() if self._subject else Own(State.STARTING, self.since)
 
     def all_progress(self) -> dict[str, ClusterProgress]:
-        """Return the progress of every cluster, for writes that may have to wait for it."""
+        """Return every cluster's progress by name, for writes that may have to wait for it."""
         own, limit = self.own(), self._rules.in_sync_lag_max
         judged, unjudged = self.judged(), self.unjudged()
         return all_progress(self.cluster, own, judged, unjudged, limit)
 
     def peers(self) -> Mapping[str, Peer]:
-        """Return the known facts about the peers at this moment."""
+        """Judge the peers now, and return what is known of them."""
         self._check()
         return self._view.peers
 
     def judged(self) -> Mapping[str, Peer]:
-        """Return the facts about the peers that were known at the last regular check.
+        """Return what was known of the peers when they were last judged at a tick.
 
-        For callers that act if a peer is down. Between the checks, messages that a busy loop has
-        not read yet could look like silence.
+        For callers that do something if a peer is down: between the checks, a peer could look
+        silent only because this busy process has not read its messages yet.
         """
         return self._view.peers
 
     def unjudged(self) -> frozenset[str]:
-        """Return the peers that this process cannot judge yet because it just began."""
+        """Return the peers that cannot be called down yet, because this process has just begun."""
         return self._view.unjudged(self._clock())
 
     def is_gone(self, peer: str) -> bool:
-        """True if no HAProc has received anything from a peer for a whole window."""
+        """True if a peer is down, and this HAProc has received nothing from it for ``window_s``.
+
+        Also True for a peer that the ring does not have any more.
+        """
         return self._view.is_gone(peer, self._clock())
 
     def ready(self) -> frozenset[str]:
-        """Return the live peers that report READY."""
+        """Return the peers that are alive and report the state READY."""
         return frozenset(
             name
             for name, peer in self.peers().items()
@@ -125,24 +131,24 @@ class Members:
         )
 
     def age_s(self, at: float) -> float:
-        """Return the seconds since a time of the view."""
+        """Return the seconds since ``at``, a time by the clock of this view."""
         return self._clock() - at
 
     # -- peers' messages --------------------------------------------------------------------
 
     def knows(self, peer: str) -> bool:
-        """True if the ring has such a peer."""
+        """True if the ring has a peer of this name."""
         return peer in self._view.peers
 
     def follow(self, members: Sequence[Member]) -> None:
-        """Use these clusters from now on: one was added or removed."""
+        """Use these clusters as the ring from now on: one was added or removed."""
         self.ring = tuple(members)
         names = [each.name for each in members if each.name != self.cluster]
         self._view.follow(names, self._clock())
         self._lines.follow(members)
 
     def heartbeat(self, beat: Beat) -> None:
-        """Note a peer's heartbeat; ignore a peer that the ring does not have any more."""
+        """Take a heartbeat into the view; one of a peer that the ring does not have is ignored."""
         if not self.knows(beat.cluster):
             return
         before = self._view.peers[beat.cluster].beat
@@ -153,25 +159,25 @@ class Members:
             self.on_change()
 
     def report(self, report: ClusterReport) -> None:
-        """Note a peer's progress."""
+        """Take a peer's report of its state and progress into the view."""
         if self.knows(report.cluster):
             self._view.report(report, self._clock())
 
     # -- running -----------------------------------------------------------------------------
 
     def state_changed(self) -> None:
-        """Report this HAProc's new state at the next tick."""
+        """Send a report of this HAProc's new state at the next tick."""
         self.since = self._now_text()
         self._report_at = 0.0
         self.on_change()
 
     def report_now(self) -> None:
-        """Report state and progress at once."""
+        """Send this HAProc's heartbeat and report at once."""
         self._report_at = 0.0
         self._send(self._clock())
 
     async def run_forever(self) -> None:
-        """Send reports and judge the peers until cancelled."""
+        """Send heartbeats and reports, and judge the peers, until cancelled."""
         interval_s = self._rules.heartbeat_interval_s
         next_at = self._clock()
         while True:
@@ -186,7 +192,10 @@ class Members:
             await asyncio.sleep(wait_s)
 
     def tick(self) -> None:
-        """Send and check what is due; called every ``heartbeat_interval_s``."""
+        """Send a heartbeat; also judge the peers and send a report if these are due.
+
+        Called every ``heartbeat_interval_s``.
+        """
         now = self._clock()
         if now >= self._check_at:
             # A little early rather than a whole tick late.
@@ -225,6 +234,6 @@ class Members:
 
 
 def until_tick(interval_s: float, wall_s: float) -> float:
-    """Return the seconds until the next tick: from half an interval to one and a half."""
+    """Return the seconds until the next tick: half of ``interval_s`` to one and a half."""
     left_s = interval_s - wall_s % interval_s
     return left_s if left_s >= interval_s / 2 else left_s + interval_s

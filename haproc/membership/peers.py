@@ -31,10 +31,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
-    """The members according to the record of the log at ``offset``.
+    """The ring's members according to the newest ``members`` record, which is at ``offset``.
 
-    -1: the log has no such record, and the configuration counts. ``members`` is None if the record
-    was trimmed away: then the log holds a newer one.
+    -1: the log has no such record, so the configuration names the members. ``members`` is None if
+    the record at ``offset`` was trimmed away: then the log holds a newer one, which is not read
+    yet.
     """
 
     offset: int = -1
@@ -52,13 +53,16 @@ def founders(config: Config) -> tuple[Member, ...]:
 
 
 def with_own_addresses(members: Iterable[Member], known: Iterable[Member]) -> tuple[Member, ...]:
-    """Return the members, each with the address that this HAProc knows, if it knows one."""
+    """Return the members; the address of each is that in ``known``, if it is named there."""
     by_name = {each.name: each for each in known}
     return tuple(by_name.get(member.name, member) for member in members)
 
 
 def disagreement(configured: Iterable[str], enrolled: Enrolled) -> str:
-    """Return the differences of a configuration from the log, for people; may be empty."""
+    """Return how the configured clusters differ from the log's members, for people.
+
+    Empty: they do not differ.
+    """
     if enrolled.names is None:
         return ""
     mine = frozenset(configured)
@@ -78,11 +82,11 @@ def disagreement(configured: Iterable[str], enrolled: Enrolled) -> str:
 
 
 class PeerUnavailableError(Exception):
-    """A peer could not be asked, or did not answer in time."""
+    """A peer could not be asked, or gave no proper answer in time."""
 
 
 class PeerBusyError(PeerUnavailableError):
-    """A peer is healthy, but takes no more work now."""
+    """A peer is healthy, but accepts no more requests now."""
 
 
 # The answers of HAProcs to each other, as JSON. Readers ignore fields that they do not know.
@@ -90,7 +94,7 @@ class PeerBusyError(PeerUnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class ApplyNow:
-    """A request to a peer to run this synchronous operation before it is decided."""
+    """A request to a peer: run this synchronous operation now, before the log has its decision."""
 
     offset: Offset
     operation_id: str
@@ -99,9 +103,10 @@ class ApplyNow:
 
 @dataclass(frozen=True, slots=True)
 class PeerOutcome:
-    """The outcome of an operation on a cluster.
+    """The outcome of an operation on a peer's cluster.
 
-    ``status``: a status of outcomes, or that there is none yet. ``assumed``: it may change.
+    ``status``: an `OutcomeStatus`, or a word that says that there is none yet. ``assumed``: the
+    operation is known to be over, but its exact outcome was not seen.
     """
 
     status: str
@@ -113,7 +118,10 @@ class PeerOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PeerProgress:
-    """The operations that a peer has applied: all below ``known_to`` except ``unfinished``."""
+    """What a peer has applied: all operations below ``known_to`` except ``unfinished``.
+
+    ``seen``: identifies this answer, for the next request.
+    """
 
     seen: str
     state: State
@@ -122,17 +130,20 @@ class PeerProgress:
 
     @property
     def sound(self) -> bool:
-        """True if no operator must act: the peer's tables are those at its cursor."""
+        """True if the peer's tables are those at its cursor: its state needs no operator."""
         return self.state not in HOPELESS
 
     def applied(self, offset: int) -> bool:
-        """True if the peer has applied this operation."""
+        """True if the peer has applied the operation at ``offset``."""
         return offset < self.known_to and offset not in self.unfinished
 
 
 @dataclass(frozen=True, slots=True)
 class CopyStatus:
-    """The progress of a copy in tables and bytes, after ``seconds``."""
+    """The progress of a copy after ``seconds``: tables and bytes, in all and done so far.
+
+    ``marker``: the offset of the copy's record.
+    """
 
     donor: str
     marker: int
@@ -145,7 +156,7 @@ class CopyStatus:
 
 @dataclass(frozen=True, slots=True)
 class CopyFailure:
-    """The newest failure of a copy since the process began: its offset and the reason."""
+    """The newest copy that failed in this process: the offset of its record, and the reason."""
 
     offset: int
     message: str
@@ -153,7 +164,10 @@ class CopyFailure:
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """A HAProc's state, cursor and lag. ``computing``: operations that it computes rows for."""
+    """A HAProc's state, cursor, lag and other facts.
+
+    ``computing``: the offsets of the operations whose rows it is computing now.
+    """
 
     cluster: str
     state: State
@@ -169,16 +183,16 @@ class PeerStatus:
     copy: CopyStatus | None = None
     copy_failed: CopyFailure | None = None
     foreign: Mapping[str, Any] = field(default_factory=dict)
-    """Commits that the ring did not make, see `replicate.agree.foreign_watch`."""
+    """Commits that were made past HAProc, see `replicate.agree.foreign_watch`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyQuestion:
-    """A copy's request to its donor, see `replicate.agree.donating`. ``marker``: the copy's offset.
+    """A request of a copying cluster to its donor, see `replicate.agree.donating`.
 
-    ``note``: the id of the donor's snapshot that the other fields refer to. ``table``: its number
-    in the inventory; ``after``: the last path known; ``path``, ``offset``, ``length``: a part of a
-    file.
+    ``do``: what the donor should do. ``marker``: the offset of the copy's record. ``note``: the id
+    of the donor's snapshot. ``table``: the table's number in the snapshot's inventory. ``after``:
+    the path of the last known file. ``path``, ``offset``, ``length``: a part of a file.
     """
 
     do: str
@@ -193,11 +207,11 @@ class CopyQuestion:
 
 @dataclass(frozen=True, slots=True)
 class CopyAnswer:
-    """A donor's answer; bytes of a file come beside it.
+    """A donor's answer to a `CopyQuestion`; bytes of a file are sent behind it.
 
     ``state``: ``ok``; ``pending``: there is no snapshot yet; ``gone``: the snapshot is gone;
-    ``failed``: its Spark failed, ``final``: a repetition would fail, too. ``note``: the snapshot's
-    id. ``size``: of the file.
+    ``failed``: the donor's Spark failed, and if ``final``, a repetition would fail, too. ``note``:
+    the snapshot's id. ``size``: the file's.
     """
 
     state: str
@@ -215,7 +229,7 @@ class CopyAnswer:
 
 
 class Peers(Protocol):
-    """The other HAProcs of the ring, by cluster name.
+    """Sends requests to the other HAProcs of the ring; each is named by its cluster.
 
     Every request may raise PeerUnavailableError.
     """
@@ -227,23 +241,29 @@ class Peers(Protocol):
     async def apply_now(
         self, peer: str, offset: int, operation_id: str, timeout_s: float
     ) -> PeerOutcome:
-        """Ask a peer to run a synchronous operation before it is decided; returns its outcome."""
+        """Ask a peer to run a synchronous operation before its decision; return its outcome."""
         ...
 
     async def outcome(self, peer: str, offset: int, timeout_s: float) -> PeerOutcome:
-        """Return the outcome of an operation on a peer's cluster."""
+        """Return the outcome of the operation at ``offset`` on a peer's cluster, if any yet."""
         ...
 
     async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:
-        """Return a peer's progress, as soon as it differs from the one that was ``seen``."""
+        """Return a peer's progress once it differs from ``seen``, or after ``timeout_s``.
+
+        ``seen``: the field of that name of an earlier answer; empty: answer at once.
+        """
         ...
 
     async def copy(
         self, peer: str, question: CopyQuestion, timeout_s: float
     ) -> tuple[CopyAnswer, bytes]:
-        """Return a donor's answer to a copy's request, and bytes of a file if it asked for some."""
+        """Send a copy's question to its donor.
+
+        Returns the answer, and bytes of a file if the question asks for some.
+        """
         ...
 
     async def status(self, peer: str, timeout_s: float) -> PeerStatus:
-        """Return a peer's state, cursor and lag."""
+        """Return a peer's state, cursor, lag and other facts."""
         ...

@@ -1,4 +1,4 @@
-"""Lines through Redis, in addition to those of the mesh, on one kept connection."""
+"""Sends heartbeats and reports through Redis, and directly to peers that Redis does not reach."""
 
 from __future__ import annotations
 
@@ -41,20 +41,21 @@ _REASON_LENGTH_MAX: Final = 300
 
 
 def channel_of(ring: str) -> str:
-    """Return the channel on which a ring's HAProcs publish."""
+    """Return the name of the Redis channel on which a ring's HAProcs publish their messages."""
     return f"{_PREFIX}:{ring}"
 
 
 def key_of(ring: str, cluster: str) -> str:
-    """Return the key under which a HAProc keeps its last message."""
+    """Return the Redis key under which a cluster's HAProc keeps its last message."""
     return f"{_PREFIX}:{ring}:{cluster}"
 
 
 class RedisChannel:
-    """The connection of one HAProc; `run_forever` keeps it open.
+    """The connection of one HAProc to Redis; `run_forever` opens it and keeps it open.
 
-    ``on_message`` gets every published message; ``on_kept`` the content of each peer's key, once
-    for each connection; ``on_change`` gets "" when the channel is ready, otherwise the reason.
+    ``on_message`` receives every message that is published in the ring, also the HAProc's own.
+    ``on_kept`` receives the message under each peer's key, once for each new connection.
+    ``on_change`` receives "" when the channel can be used, and the reason when it cannot.
     """
 
     def __init__(
@@ -84,16 +85,16 @@ class RedisChannel:
         self._patience: asyncio.Timeout
 
     def follow(self, peers: Iterable[str]) -> None:
-        """Read these peers' keys from the next connection on."""
+        """Read the keys of these peers from the next connection on."""
         self._others = [key_of(self._ring, name) for name in peers]
 
     @property
     def ready(self) -> bool:
-        """True if a message can be published now."""
+        """True if the connection is open and Redis has answered all earlier commands."""
         return self._connection is not None and not self._owed
 
     def publish(self, data: bytes, keep: bool) -> None:
-        """Publish a message; with ``keep`` also store it under this HAProc's key."""
+        """Publish a message if there is a connection; with ``keep`` also store it in Redis."""
         connection = self._connection
         if connection is None:
             return
@@ -104,7 +105,7 @@ class RedisChannel:
         self._send(connection, commands)
 
     async def run_forever(self) -> None:
-        """Stay connected, until cancelled."""
+        """Connect, and connect again after each failure, until cancelled."""
         pauses = Backoff(self._pause_s, self._patience_s)
         while True:
             began = asyncio.get_running_loop().time()
@@ -120,7 +121,7 @@ class RedisChannel:
             await asyncio.sleep(pauses.pause_s())
 
     async def aclose(self) -> None:
-        """Release the sentinel and the running write after `run_forever` was cancelled."""
+        """Close Sentinel's client and end a running write, after `run_forever` was cancelled."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
@@ -130,7 +131,7 @@ class RedisChannel:
     # -- one connection ----------------------------------------------------------------------
 
     async def _live(self) -> None:
-        """Connect, and read until the connection fails."""
+        """Connect to the Redis master, subscribe, and read until the connection fails."""
         async with asyncio.timeout(self._patience_s):
             host, port = await self._master()
         connection = _connection(self._url, self._settings, host, port, self._name)
@@ -242,7 +243,11 @@ def _sentinel(url: RedisUrl, settings: Settings, patience_s: float) -> Sentinel 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of messages for a while; ``refused``: those that did not count, by reason."""
+    """Counts of messages since the last `take_tally`.
+
+    ``fallbacks``: changes from Redis to direct HTTP. ``refused``: received messages that were not
+    used, by reason.
+    """
 
     published: int = 0
     fallbacks: int = 0
@@ -250,7 +255,7 @@ class Tally:
 
 
 class RedisLines:
-    """Lines through Redis and the mesh: every message goes by the transport that works.
+    """Sends messages to peers through Redis, and over the mesh (direct HTTP) where Redis fails.
 
     The messages of a tick are published as one. Half an interval later `Exchange` names the peers
     that cannot have received it. These get it over the mesh, and later ones at once, until Redis is
@@ -273,17 +278,17 @@ class RedisLines:
         self._beat: Beat | None = None
         self._report: ClusterReport | None = None
         self._owed: frozenset[str] = frozenset()
-        """Peers that get the present message only through Redis so far."""
+        """Peers to which the messages of this tick have gone only through Redis so far."""
         self._timer: asyncio.TimerHandle | None = None
         self._warm_at = 0.0
         self._warned_at = float("-inf")
         self._published = b""
         self.urls: dict[str, str] = {}
-        """The addresses of the peers' clusters for clients, as reported."""
+        """By cluster, the address for clients that its HAProc has reported."""
         self.reason = "Redis is not connected yet"
-        """The reason why Redis is not in use; for people."""
+        """Why Redis is not in use, for people; empty if it is in use."""
         self.changed_at = self._loop.time()
-        """The time of the last change of the transport in use."""
+        """The time at which the transport in use changed last."""
         self._tally = Tally()
         self._shown: Way | None = None
         self._channel = RedisChannel(
@@ -299,16 +304,17 @@ class RedisLines:
         deliver: Callable[[PeerMessage], None],
         recall: Callable[[ClusterReport], None],
     ) -> None:
-        """Begin with the receiver of peers' messages, which is made after these lines. Called once.
+        """Begin to receive; called once.
 
-        ``deliver`` receives a peer's messages. ``recall`` receives the last report in a peer's key,
-        which may be some seconds old.
+        ``deliver`` receives each message of a peer. ``recall`` receives the report in the message
+        under each peer's Redis key, which may be some seconds old. (Both are made after this
+        object.)
         """
         self._deliver, self._recall = deliver, recall
         self._task = asyncio.ensure_future(self._channel.run_forever())
 
     def follow(self, members: Sequence[Member]) -> None:
-        """Keep lines to these members from now on."""
+        """Send to these members, and receive from them, from now on."""
         self._mesh.follow(members)
         self._peers = frozenset(each.name for each in members) - {self._cluster}
         self._owed &= self._peers
@@ -324,16 +330,16 @@ class RedisLines:
         return self._exchange.way
 
     def way_to(self, peer: str) -> Way:
-        """Return the transport to this peer."""
+        """Return the transport of messages to this peer: Redis or the mesh."""
         return Way.MESH if peer in self._exchange.by_mesh else Way.REDIS
 
     def take_tally(self) -> Tally:
-        """Return the counts since the last call."""
+        """Return the counts since the last call, and begin to count from zero."""
         tally, self._tally = self._tally, Tally()
         return tally
 
     def silent(self) -> frozenset[str]:
-        """Return the peers that have given no sign for a window in which the mesh was used."""
+        """Return the peers that gave no sign of life over the mesh for ``window_s`` of its use."""
         now, window_s = self._loop.time(), self._rules.window_s
         return frozenset(
             name for name in self._mesh.silent() if self._exchange.meshed_s(name, now) >= window_s
@@ -342,7 +348,10 @@ class RedisLines:
     # -- sending -----------------------------------------------------------------------------
 
     def send(self, message: PeerMessage) -> None:
-        """Send to every peer. A heartbeat begins a new message; a report joins it."""
+        """Send a message to every peer, through Redis or the mesh.
+
+        A heartbeat begins the next published message; a report is added to it.
+        """
         if isinstance(message, Beat):
             self._begin()
             self._beat = message
@@ -376,7 +385,7 @@ class RedisLines:
         self._tally.published += 1
 
     def _settle(self) -> None:
-        """Send over the mesh the messages that Redis has not carried."""
+        """Send the messages of this tick over the mesh to the peers that Redis has not reached."""
         self._timer = None
         self._catch_up(self._exchange.settle(self._loop.time()))
         self._show()
@@ -410,7 +419,7 @@ class RedisLines:
                     self._deliver(message)
 
     def _take_kept(self, data: bytes) -> None:
-        """Note the content of a peer's key: its progress, but no sign of life."""
+        """Use the report in a message from a peer's Redis key; it is no sign of life."""
         envelope = self._seal.open(data)
         if envelope is None or envelope.cluster not in self._peers:
             self._refused(Receipt.STRANGE)
@@ -435,7 +444,7 @@ class RedisLines:
     # -- the connection ----------------------------------------------------------------------
 
     def _change(self, reason: str) -> None:
-        """Note that the channel is ready (no reason), or not."""
+        """Note whether the Redis channel can be used; ``reason``: why not; empty: it can."""
         if not reason:
             self._exchange.connected()
             return
@@ -446,7 +455,10 @@ class RedisLines:
         self._show()
 
     def _show(self) -> None:
-        """Log a change of the transport."""
+        """Write it to the program's log if heartbeats now go another way.
+
+        The ways are: through Redis, or directly to each peer.
+        """
         way = self._exchange.way
         if way is (self._shown or Way.MESH):
             return
@@ -460,7 +472,7 @@ class RedisLines:
         logger.warning("%s: heartbeats go to each peer directly: %s", self._cluster, self.reason)
 
     async def aclose(self) -> None:
-        """Stop sending and receiving."""
+        """Stop sending and receiving, and close all connections."""
         if self._timer is not None:
             self._timer.cancel()
         self._task.cancel()

@@ -1,4 +1,4 @@
-"""The states of a HAProc, its messages about them, and the check before a drain."""
+"""The states of a HAProc, the messages in which it reports them, and the check before a drain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from msgspec import Meta
 
 
 class State(StrEnum):
-    """The state of a HAProc, which decides what it may do. `state_of` checks in this order."""
+    """The state of a HAProc, which decides what it may do; `state_of` tests them in this order."""
 
     STOPPED = "STOPPED"
     FENCED = "FENCED"
@@ -29,57 +29,58 @@ class State(StrEnum):
     DIVERGED = "DIVERGED"
     """This cluster's tables differ from the others'."""
     STUCK = "STUCK"
-    """One operation keeps failing here because of the environment."""
+    """One operation keeps failing here because of the environment; HAProc still tries it."""
     DRAINING = "DRAINING"
-    """Finishes accepted requests and refuses new ones."""
+    """The HAProc finishes accepted requests and refuses new ones."""
     COPYING = "COPYING"
     """The cluster takes its tables from another one."""
     STARTING = "STARTING"
     DOWN = "DOWN"
     """The cluster does not answer."""
     ISOLATED = "ISOLATED"
-    """This HAProc is cut off from the ring; the others go on without it."""
+    """This HAProc cannot reach the log, and either a peer can, or it cannot reach any peer."""
     RECOVERING = "RECOVERING"
-    """Applies the records that the cluster missed."""
+    """The cluster applies the records that it missed."""
     READ_ONLY = "READ_ONLY"
     """The log seems to be away; queries are answered, writes are refused."""
     READY = "READY"
 
 
 SERVING: Final = frozenset({State.READY, State.READ_ONLY})
-"""States in which clients' requests are accepted."""
+"""States in which new requests of clients are accepted."""
 
 ANSWERING: Final = SERVING | {State.DRAINING}
 """States in which the client door is open. While draining, it finishes accepted requests, and
 refuses new ones with an error that names the state."""
 
 HOPELESS: Final = frozenset({State.FENCED, State.REMOVED, State.TOO_FAR_BEHIND, State.DIVERGED})
-"""States that do not end by waiting."""
+"""States that waiting does not end: an operator must act."""
 
 PROGRESSING: Final = frozenset({State.READY, State.READ_ONLY, State.RECOVERING, State.STARTING})
-"""States in which a HAProc will run its own operations without help."""
+"""States in which a HAProc runs the operations that it put into the log, now or soon, without
+help."""
 
 
 class Cause(StrEnum):
-    """The reason why a cluster counts as different from the others."""
+    """Why a cluster is DIVERGED, or why clusters differ without a proof (`Undecided`)."""
 
     OUTCOME = "outcome"
-    """An operation ended differently here."""
+    """An operation had another outcome here than on the other clusters."""
     SKIPPED = "skipped"
     """An operator had this cluster skip an operation."""
     GIVEN_UP = "given up"
-    """The cluster has applied an operation that the ring gave up."""
+    """The cluster has applied an operation that the ring gave up (rejected for all clusters)."""
     TABLES = "tables"
-    """A verification found tables that differ, or a commit was made past HAProc."""
+    """A verification found that tables differ, or a commit was made past HAProc."""
     REPAIR = "repair"
-    """Tables should have been copied from another cluster, and may be incomplete."""
+    """A copy of tables from another cluster failed, so they may be incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A cluster's difference from the others, kept with the cursor until the cluster is verified.
+    """How a cluster differs from the others; stored with the cursor until a verification ends it.
 
-    ``offset``: of the newest operation (or verification) concerned. ``applies``: True if the
+    ``offset``: of the newest operation or verification that shows it. ``applies``: True if the
     cluster goes on applying. A wrong outcome stops it, so that its tables can be examined as they
     were. A failed copy stops it, because tables may be missing. After a skipped operation or a
     failed verification it goes on, until it is repaired and verified again.
@@ -89,10 +90,10 @@ class Divergence:
     cause: Cause
     applies: bool = False
     tables: str = ""
-    """Names for people, for Cause.TABLES and Cause.REPAIR."""
+    """The tables' names as text, for Cause.TABLES and Cause.REPAIR."""
 
     def joined(self, earlier: Divergence | None) -> Divergence:
-        """Return this divergence combined with an earlier one."""
+        """Return one divergence for this and ``earlier``: the newer one, but REPAIR stays."""
         if earlier is None:
             return self
         half_made = [each for each in (self, earlier) if each.cause is Cause.REPAIR]
@@ -104,9 +105,9 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A difference between clusters, without a proof which one is wrong: all go on serving.
+    """A difference between clusters while nothing proves which of them is wrong: all serve on.
 
-    It is kept with the cursor until a verification finds this cluster equal to the others, or
+    It is stored with the cursor until a verification finds this cluster equal to the others, or
     different. ``offset``: of the operation or the verification. ``cause``: OUTCOME or TABLES.
     ``what``: the outcome or tables of each cluster, for people.
     """
@@ -116,7 +117,7 @@ class Undecided:
     what: str
 
     def __str__(self) -> str:
-        """Return the difference for people, with the remedy."""
+        """Return the difference as text for people, with the command that helps."""
         if self.cause is Cause.TABLES:
             return (
                 f"clusters' tables differ at offset {self.offset} ({self.what}), and no majority "
@@ -130,35 +131,35 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The known facts about one HAProc; each ``*_at`` names the log offset concerned."""
+    """The known facts about one HAProc, from which its state follows; ``stuck_at`` is an offset."""
 
     started: bool = False
     cluster_up: bool = False
     log_up: bool = True
     caught_up: bool = False
     draining: bool = False
-    """The process ends after its running requests."""
+    """The process is to end after its running requests."""
     drained: bool = False
     """An operator has drained this cluster."""
     stopped: bool = False
     fenced_by: str | None = None
     removed: str = ""
-    """The removal of this cluster, as a text for people; empty if the ring has it."""
+    """The text for people that says that the ring removed this cluster; empty: it did not."""
     stuck_at: int | None = None
     diverged: Divergence | None = None
     isolated: str = ""
-    """The reason why this HAProc counts as cut off from the ring; empty if it does not."""
+    """Why this HAProc is cut off from the ring, for people; empty: it is not."""
     undecided: Undecided | None = None
     behind: str = ""
-    """The reason why the log cannot help this cluster, with the remedy; empty if it can."""
+    """Why this cluster is TOO_FAR_BEHIND, with what helps, for people; empty: it is not."""
     copying: str = ""
-    """The progress of the copy of another cluster's tables; empty if there is none."""
+    """How far the copy of another cluster's tables is, for people; empty: there is none."""
     cluster_error: str = ""
     log_error: str = ""
 
 
 def state_of(condition: Condition) -> tuple[State, str]:
-    """Return the state and the reason with the remedy; the reason may be empty."""
+    """Return the state, and its reason with what helps, for people; the reason may be empty."""
     c = condition
     if c.stopped:
         return State.STOPPED, ""
@@ -199,7 +200,7 @@ def state_of(condition: Condition) -> tuple[State, str]:
 
 
 def beneath(condition: Condition) -> State:
-    """Return the state without a drain."""
+    """Return the state that the HAProc would have if it were not drained or stopping."""
     return state_of(replace(condition, draining=False, drained=False))[0]
 
 
@@ -261,11 +262,11 @@ Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat of the HAProc of ``cluster``.
+    """A heartbeat that the HAProc of ``cluster`` sends to its peers.
 
-    ``hears``: the peers whose heartbeats the sender receives. ``log_up``: the log answered the
-    sender a moment ago. ``epoch``: one more than the log offset of the sender's claim; 0 before it
-    has one.
+    ``hears``: the peers whose heartbeats the sender receives. ``log_up``: True if the log answered
+    the sender a moment ago. ``epoch``: one more than the log offset of the sender's claim; 0 before
+    it has one.
     """
 
     cluster: str
@@ -278,9 +279,10 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """State and progress. ``since`` is the time at which the state began, as text (ISO 8601).
+    """A report of state and progress that a HAProc sends to its peers.
 
-    ``lag``: the number of records below ``log_end`` that are not applied.
+    ``since``: the time at which the state began, as text (ISO 8601). ``lag``: the number of records
+    below ``log_end`` that the cluster has not applied.
     """
 
     cluster: str
@@ -293,20 +295,21 @@ class ClusterReport:
     lag: Offset
 
     def lag_at(self, end: int) -> int:
-        """Return the number of records below ``end`` that the cluster lacks, by its last report."""
+        """Return the cluster's lag if the log now ends at ``end`` and nothing was applied since."""
         return max(0, self.lag + end - self.log_end)
 
 
 PeerMessage: TypeAlias = Beat | ClusterReport
-"""A HAProc's message about itself, as JSON. Readers ignore fields that they don't know."""
+"""What a HAProc sends to its peers about itself, as JSON; fields that a reader does not know are
+ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """The facts that a HAProc reports about itself; see `Beat` and `ClusterReport`.
+    """What a HAProc reports about itself; the fields are as in `Beat` and `ClusterReport`.
 
-    ``lag``: the number of records below ``log_end`` that are not applied. ``log_lost``: the log has
-    not answered for so long that a peer must have noticed it, too.
+    ``log_lost``: the log has not answered for so long that a peer must have noticed it, too, if the
+    log itself is away.
     """
 
     state: State
@@ -320,7 +323,7 @@ class Own:
 
 
 def time_text(at: datetime) -> str:
-    """Return a time (UTC) as text, as in reports and answers."""
+    """Return a time (UTC) as ISO 8601 text with milliseconds and ``Z``."""
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -331,9 +334,10 @@ def time_text(at: datetime) -> str:
 
 
 def refusal(me: str, own: State, others: Mapping[str, str], *, force: bool) -> str:
-    """Return the reason why a cluster must not be drained now; empty if it may be.
+    """Return why the cluster ``me`` must not be drained now, for people; empty: it may be.
 
-    ``others``: the states of the ring's other clusters by name; empty for one that is down.
+    ``own``: its state. ``others``: the states of the ring's other clusters by name; empty for one
+    that is down. ``force``: it may be drained in any case.
     """
     if force or own not in SERVING or any(state in SERVING for state in others.values()):
         return ""

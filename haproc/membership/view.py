@@ -1,4 +1,7 @@
-"""A HAProc's knowledge of its ring: the peers that are up or down. Time is an argument."""
+"""What a HAProc knows of its peers from their messages: which are up, which are down.
+
+Time is an argument.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,12 @@ from haproc.membership.state import Beat, ClusterReport
 
 
 _EARLY_INTERVALS = 0.2
-"""Chosen: of the usual 100 ms, this is more than a heartbeat's delay on a busy machine."""
+"""How far after now the newest interval ends, in intervals. Chosen: of the usual 100 ms, this is
+more than a heartbeat's delay on a busy machine."""
 
 
 class Detector:
-    """One peer's heartbeats, and the judgement by them; a peer is not up at first."""
+    """Judges from one peer's heartbeats if it is up; before the first judgement it is not."""
 
     __slots__ = ("_received_at", "_rules", "_watched_since", "up")
 
@@ -41,18 +45,18 @@ class Detector:
         self._received_at: deque[float] = deque(maxlen=4 * _intervals(rules))
         self._watched_since = now_s
         self.up = False
-        """True if the peer was up at the last check."""
+        """True if the last check found that the peer is up."""
 
     def received(self, now_s: float) -> None:
-        """Note a heartbeat."""
+        """Record that a heartbeat was received at ``now_s``."""
         self._received_at.append(now_s)
 
     def resumed(self, now_s: float) -> None:
-        """Note that this HAProc did not listen until now."""
+        """Note that this HAProc could receive nothing until now: silence proves nothing."""
         self._watched_since = now_s
 
     def check(self, now_s: float) -> bool:
-        """Walk the window; return True if the peer is up."""
+        """Judge all heartbeats of the window anew; return True if the peer is up."""
         if self.is_up(now_s):
             return True  # the walk would give the same, and costs more
         ahead_s = now_s + _EARLY_INTERVALS * self._rules.heartbeat_interval_s
@@ -66,17 +70,17 @@ class Detector:
         return self.up
 
     def is_up(self, now_s: float) -> bool:
-        """True if the peer is up at this moment: fresher than the last check."""
+        """True if the last check found the peer up, and it was not silent for long since."""
         rules = self._rules
         limit_s = (rules.missed_in_a_row - _EARLY_INTERVALS) * rules.heartbeat_interval_s
         return self.up and self.silent_s(now_s) < limit_s
 
     def watched_s(self, now_s: float) -> float:
-        """Return the time for which this HAProc has listened without a break."""
+        """Return how long this HAProc has been able to receive heartbeats without a break."""
         return now_s - self._watched_since
 
     def silent_s(self, now_s: float) -> float:
-        """Return the time for which the peer has been silent while this HAProc listened."""
+        """Return how long the peer has sent no heartbeat while this HAProc could receive."""
         last = self._received_at[-1] if self._received_at else self._watched_since
         return now_s - max(last, self._watched_since)
 
@@ -84,7 +88,11 @@ class Detector:
 def judged(
     up: bool, received_at: Iterable[float], watched_since: float, now_s: float, rules: Membership
 ) -> bool:
-    """True if a peer is up, from its last state and the times of its heartbeats."""
+    """Return True if the peer is up, by the rules in this module's comment.
+
+    ``up``: the last judgement. ``received_at``: when heartbeats came. ``watched_since``: since when
+    this HAProc could receive them.
+    """
     interval_s, count = rules.heartbeat_interval_s, _intervals(rules)
     full = bytearray(count)
     for at in received_at:
@@ -123,20 +131,21 @@ def _intervals(rules: Membership) -> int:
 
 
 class Reachability(StrEnum):
-    """The reachability of a peer, as this HAProc knows it."""
+    """Whether heartbeats of a peer arrive: here, only at other HAProcs, or nowhere (DOWN)."""
 
     REACHABLE = "reachable"
     UNREACHABLE = "unreachable"
-    """Heartbeats arrive only at a live peer, not here."""
+    """Heartbeats do not arrive here, but at a live peer."""
     DOWN = "down"
 
 
 def status_of(
     peer: str, up: Collection[str], reported_up: Mapping[str, Collection[str]]
 ) -> Reachability:
-    """Return a peer's status.
+    """Return whether heartbeats of ``peer`` arrive here, only at a live peer, or nowhere.
 
-    ``up``: the peers that are up for this HAProc; ``reported_up``: by peer, those up for it.
+    ``up``: the peers that are up for this HAProc. ``reported_up``: by peer, those that are up for
+    it.
     """
     if peer in up:
         return Reachability.REACHABLE
@@ -147,22 +156,23 @@ def status_of(
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The evidence that this HAProc is cut off."""
+    """The facts from which `isolated` concludes that this HAProc is cut off from the ring."""
 
     log_lost: bool
-    """The log has not answered for so long that others must have noticed it if it is away."""
+    """The log has not answered for so long that peers must have noticed it, too, if the log itself
+    is away."""
     up: frozenset[str] = frozenset()
-    """Peers that are up."""
+    """Peers whose heartbeats arrive here."""
     log_seen_by: frozenset[str] = frozenset()
-    """Peers that report that the log answers."""
+    """Peers that report that the log answers them."""
     silent: frozenset[str] = frozenset()
     """Peers that neither answer nor refuse connections."""
     not_up: frozenset[str] = frozenset()
-    """Configured peers that are not up."""
+    """Peers whose heartbeats do not arrive here."""
 
 
 def isolated(evidence: Evidence) -> str:
-    """Return the reason why this HAProc counts as cut off, for people; empty if it does not."""
+    """Return why this HAProc is cut off from the ring, for people; empty: it is not."""
     e = evidence
     if not e.log_lost:
         return ""
@@ -180,31 +190,31 @@ def _names(names: list[str]) -> str:
 
 @dataclass(slots=True)
 class Peer:
-    """One peer; times are of the caller's clock."""
+    """What is known of one peer; times are of the clock of the caller of `RingView`."""
 
     detector: Detector
     status: Reachability = Reachability.DOWN
     changed_at: float = 0.0
-    """The time at which it became alive, or down."""
+    """The time at which it became alive, or went down."""
     updated_at: float | None = None
-    """The time of its last report of state and progress."""
+    """The time at which its last report of state and progress came; None: none came."""
     beat: Beat | None = None
     report: ClusterReport | None = None
     met: bool = False
-    """True if it was alive at any time since this process began."""
+    """True if it has been alive at some time since this process began."""
 
     @property
     def alive(self) -> bool:
-        """True if any HAProc receives its heartbeats."""
+        """True if this HAProc or a live peer receives its heartbeats."""
         return self.status is not Reachability.DOWN
 
 
 class RingView:
-    """The ring as one HAProc knows it from its peers' messages. Time is an argument.
+    """What one HAProc knows of its peers from their messages. Time is an argument.
 
-    Messages of an older incarnation do not count: one whose claim is before the known incarnation's
+    A message of an older incarnation is ignored: one whose claim is before the known incarnation's
     in the log. While heartbeats of the known incarnation arrive, another one without a later claim
-    does not count either. When they stop, any incarnation of the cluster counts.
+    is ignored, too. When they stop, any incarnation of the cluster is accepted.
     """
 
     def __init__(self, rules: Membership, peers: Iterable[str], now_s: float) -> None:
@@ -213,7 +223,7 @@ class RingView:
         self.peers = {name: Peer(Detector(rules, now_s), changed_at=now_s) for name in peers}
 
     def follow(self, names: Iterable[str], now_s: float) -> None:
-        """Use these peers from now on; the facts about those that stay are kept."""
+        """Keep a view of these peers from now on; what is known of those that stay is kept."""
         rules = self._rules
         self.peers = {
             name: self.peers.get(name) or Peer(Detector(rules, now_s), changed_at=now_s)
@@ -221,7 +231,7 @@ class RingView:
         }
 
     def heartbeat(self, beat: Beat, now_s: float) -> bool:
-        """Note a heartbeat; False if it does not count. True may mean that others changed."""
+        """Take a heartbeat into the view; False if it is ignored, because of its incarnation."""
         peer = self.peers[beat.cluster]
         if not self._counts(peer, beat.incarnation, beat.epoch, now_s):
             return False
@@ -232,7 +242,7 @@ class RingView:
         return True
 
     def report(self, report: ClusterReport, now_s: float) -> bool:
-        """Note a report; False if it does not count."""
+        """Take a report into the view; False if it is ignored, because of its incarnation."""
         peer = self.peers[report.cluster]
         if not self._counts(peer, report.incarnation, report.epoch, now_s):
             return False
@@ -240,7 +250,7 @@ class RingView:
         return True
 
     def check(self, now_s: float) -> list[str]:
-        """Judge every peer; return the names of the peers with a new status."""
+        """Judge from the heartbeats which peers are up; return those whose status has changed."""
         rules = self._rules
         pause_s = now_s - self._checked_at
         if pause_s > rules.check_interval_s + rules.missed_in_a_row * rules.heartbeat_interval_s:
@@ -257,7 +267,7 @@ class RingView:
         return self.confirm(now_s)
 
     def confirm(self, now_s: float) -> list[str]:
-        """Judge all peers by their reports about each other; return those that changed."""
+        """Set every peer's status, also by peers' reports of each other; return those changed."""
         up = {name for name, peer in self.peers.items() if peer.detector.up}
         reported_up = {name: peer.beat.hears for name, peer in self.peers.items() if peer.beat}
         changed = []
@@ -272,13 +282,13 @@ class RingView:
         return changed
 
     def peers_up(self, now_s: float) -> tuple[str, ...]:
-        """Return the peers that are up now, for this HAProc's own heartbeats."""
+        """Return the peers that are up now, to be named in this HAProc's own heartbeats."""
         return tuple(name for name, peer in self.peers.items() if peer.detector.is_up(now_s))
 
     def is_gone(self, name: str, now_s: float) -> bool:
-        """True if a peer is down and was silent for a window: requests are useless.
+        """True if a peer is down and silent for ``window_s``, so that requests are useless.
 
-        Also True for a peer that the ring no longer has.
+        Also True for a peer that the ring does not have any more.
         """
         peer = self.peers.get(name)
         if peer is None:
@@ -286,9 +296,10 @@ class RingView:
         return not peer.alive and peer.detector.silent_s(now_s) >= self._rules.window_s
 
     def unjudged(self, now_s: float) -> frozenset[str]:
-        """Return the peers that were never alive here, and not listened to for a whole window yet.
+        """Return the peers that were never alive and not listened to for a whole window yet.
 
-        One heartbeat makes no peer alive, so a HAProc that just began cannot judge it yet.
+        It takes several heartbeats until a peer counts as alive, so a HAProc that has just begun
+        cannot judge it yet.
         """
         return frozenset(
             name
@@ -297,7 +308,10 @@ class RingView:
         )
 
     def evidence(self, log_lost: bool, silent: Iterable[str]) -> Evidence:
-        """Return the evidence that this HAProc is cut off."""
+        """Return the facts from which `isolated` decides if this HAProc is cut off from the ring.
+
+        ``silent``: the peers that neither answer nor refuse connections.
+        """
         up = frozenset(name for name, peer in self.peers.items() if peer.detector.up)
         seen = (name for name, peer in self.peers.items() if peer.beat and peer.beat.log_up)
         return Evidence(

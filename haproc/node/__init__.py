@@ -1,1 +1,1 @@
-"""One HAProc as a whole: its parts, from start to end, and its membership of the ring."""
+"""One HAProc process as a whole: its parts, its start and end, its membership of the ring."""

@@ -1,4 +1,4 @@
-"""The doors of one HAProc, also during maintenance, and while it cannot open its log."""
+"""Builds the doors of a HAProc, also those it has while it cannot open its log; drains it."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ logger = logging.getLogger(__name__)
 
 
 class Maintenance:
-    """Drains a cluster for maintenance, and undrains it, on an operator's command.
+    """Drains this HAProc's cluster for maintenance, and ends the drain, as operators ask.
 
     A drained HAProc finishes its accepted requests and refuses new ones. It stays a member of the
     ring and applies its queue while its Spark is there. The drain lasts until the operator ends it:
-    a file in the state folder holds it, so a HAProc that is upgraded or restarted takes no load
+    a file in the state folder stores it, so a HAProc that is upgraded or restarted serves no client
     before the operator allows it.
     """
 
@@ -78,9 +78,10 @@ class Maintenance:
             core.condition.drain(drained=True)
 
     def drain(self, cluster: str, *, force: bool) -> Mapping[str, Json]:
-        """Refuse new requests of clients from now on; raises RequestError.
+        """Refuse new requests of clients from now on; return the drain's status.
 
-        ``cluster`` must be this HAProc's. ``force``: even if no other cluster serves.
+        Raises RequestError if ``cluster`` is not this HAProc's, or, without ``force``, if no other
+        cluster serves clients.
         """
         core = self._core
         self._check_name(cluster)
@@ -97,7 +98,10 @@ class Maintenance:
         return self.drain_status()
 
     def undrain(self, cluster: str) -> Mapping[str, Json]:
-        """Serve clients again, once caught up; raises RequestError."""
+        """End the drain: serve clients again as soon as the cluster has caught up.
+
+        Returns the drain's status; raises RequestError.
+        """
         self._check_name(cluster)
         try:
             self._file.unlink(missing_ok=True)
@@ -107,7 +111,7 @@ class Maintenance:
         return self.drain_status()
 
     def drain_status(self) -> Mapping[str, Json]:
-        """Return the drain status."""
+        """Return whether the cluster is drained, its state, and what clients still have open."""
         core = self._core
         return {
             "cluster": core.me,
@@ -123,7 +127,7 @@ class Maintenance:
         return {view.name: view.state if view.alive else "" for view in views}
 
     def _keep(self) -> None:
-        """Store the drain durably, before it is acknowledged."""
+        """Write the file that stores the drain, durably; raises RequestError if that fails."""
         try:
             with self._file.open("wb") as file:
                 file.write(b"drained by an operator\n")
@@ -144,7 +148,7 @@ class Maintenance:
 
 
 def drained_file(config: Config, cluster: str) -> Path:
-    """Return the file that exists while a cluster is drained."""
+    """Return the path of the file that exists while the cluster is drained."""
     return config.state_dir / f"drained-{cluster}"
 
 
@@ -153,11 +157,11 @@ def drained_file(config: Config, cluster: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class NodeDoors:
-    """The listeners, and the admission that counts clients' requests."""
+    """The listeners of a HAProc, and the admission that gives clients' requests permits."""
 
     clients: Listener
     connect: ConnectListener | None
-    """The door of Spark Connect; None if the cluster has none."""
+    """The listener for Spark Connect; None if this cluster has no such door."""
     operators: Listener
     request_admission: RequestAdmission
 
@@ -178,7 +182,7 @@ def build_doors(
     access: Access,
     certificates: Certificates | None,
 ) -> NodeDoors:
-    """Return the doors of a member; none is open yet."""
+    """Build all listeners of this HAProc from its parts; none is open yet."""
     core, replica, name = member.core, member.replica, member.core.me
     clients = client_app(config, name, service, status, metrics, texts, jobs, access)
     keep(clients, config, archive)
@@ -226,7 +230,10 @@ def show_ring(
     operators: web.Application,
     clients: web.Application | None = None,
 ) -> None:
-    """Add the status page to a HAProc's applications."""
+    """Add the status page to the web applications of the operators' and the clients' doors.
+
+    Clients get it only with ``ui_for_clients`` in the configuration.
+    """
     broadcaster = Broadcaster(watching)
     presence.on_change = broadcaster.changed
     show(operators, broadcaster, operators=True)
@@ -245,7 +252,7 @@ def connect_door(
     jobs: JobsHere | None = None,
     access: Access | None = None,
 ) -> ConnectListener | None:
-    """Return the listener for Spark Connect's clients; None if the cluster has no such door."""
+    """Return the listener for Spark Connect; None if the configuration gives the cluster none."""
     address = config.cluster(name).connect
     if address is None:
         return None
@@ -274,7 +281,7 @@ def connect_door(
 
 
 async def _taken_back(registry: Registry, key: Key) -> bool:
-    """Revoke the writes of a Spark Connect operation; True if that succeeded."""
+    """Revoke the writes of the Spark Connect operation ``key``; True if none takes effect."""
     found = await registry.take_back((key.user, key.operation_id))
     return found.fate in (Fate.CANCELED, Fate.REVOKED)
 
@@ -286,7 +293,10 @@ def operator_door(
     presence: Presence,
     certificates: Certificates | None,
 ) -> Listener:
-    """Return the listener for peers and operators, with a shortcut for heartbeats."""
+    """Return the listener for peers and operators.
+
+    Heartbeats are answered by a shortcut, without aiohttp.
+    """
     return Listener(
         app,
         config.cluster(name).peer,
@@ -307,9 +317,9 @@ T = TypeVar("T")
 
 
 class WaitingForLog:
-    """The status of a HAProc that waits for its log.
+    """The status of a HAProc that cannot open its log yet: STARTING.
 
-    ``reason``: why the log could not be opened last time.
+    ``reason``: why the newest attempt to open it failed.
     """
 
     def __init__(self, config: Config, name: str, presence: Presence, reason: str) -> None:
@@ -320,7 +330,7 @@ class WaitingForLog:
         self.reason = reason
 
     def readiness(self) -> Readiness:
-        """Return that the cluster does not serve."""
+        """Return the readiness: the cluster does not serve, and why."""
         return Readiness(False, State.STARTING.value, self.reason, self._drained)
 
     def cluster_status(self) -> Mapping[str, Json]:
@@ -351,7 +361,10 @@ async def wait_for_log(
     access: Access,
     certificates: Certificates | None,
 ) -> T | None:
-    """Open the log, with retries while it is unavailable; None if ``stop`` is set meanwhile."""
+    """Open the log and return the result; retry while the log is unavailable.
+
+    Meanwhile the operator door is open. Returns None if ``stop`` is set before the log is open.
+    """
     try:
         return await open_log()
     except LogUnavailableError as error:

@@ -1,8 +1,8 @@
-"""Builds a HAProc as a member of its ring: for the process, the simulation and tests.
+"""Builds a member of the ring, which a HAProc is: for the process, the simulation and tests.
 
 The parts outside a member are arguments, so they may be real or simulated. The view of the ring
-exists before the member, since a process needs it while it waits for its log. Once the member is
-built, the view reports the member's state.
+(`World.members`) is made before the member, because a process needs it while it waits for its log.
+Once the member is built, the view reports the member's state to the peers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from haproc.sessions.upkeep import Listing, Upkeep, rebuilding
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The parts outside a member, and its view of the ring."""
+    """What a member is connected to: log, key-value store, Spark, peers, view of the ring."""
 
     log: Log
     store: KeyValueStore
@@ -55,7 +55,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Observers:
-    """The callbacks for events of a member."""
+    """Functions that are called when something changes in a member."""
 
     on_state: Callable[[State, str], None] = lambda state, reason: None
     on_members: Callable[[Sequence[Member]], None] = lambda members: None
@@ -65,7 +65,7 @@ class Observers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalMember:
-    """This HAProc's part in the ring."""
+    """This HAProc as a member of the ring: its parts."""
 
     members: Members
     replica: Replica
@@ -75,19 +75,22 @@ class LocalMember:
 
     @property
     def core(self) -> Core:
-        """The common part of the replica."""
+        """The objects that the parts of the member share."""
         return self.replica.core
 
     def start(self) -> list[asyncio.Task[None]]:
-        """Start; the tasks end only by cancellation, or with an error that no retry can solve."""
+        """Start the member's tasks and return them.
+
+        A task ends only when it is cancelled, or with an error that no retry can solve.
+        """
         parts = (self.replica.run(), self.trimmer.run_forever(), self.mender.run_forever())
         return [asyncio.ensure_future(part) for part in parts]
 
     def own(self) -> Own:
-        """Return this HAProc's report for its peers.
+        """Return what this HAProc reports to its peers: state, cursor, lag and more.
 
-        While tables are replaced, its cursor says nothing about them: none of the writes below it
-        counts as applied.
+        While tables are copied, the reported cursor is 0: the tables do not show the writes below
+        the real one.
         """
         core, log, log_end = self.core, self.core.own_log, self.core.watermarks.log_end
         state, since = core.condition.state, self.members.since
@@ -96,12 +99,12 @@ class LocalMember:
         return Own(state, since, log.epoch + 1, low, log_end, lag, log.seen, log.lost)
 
     def isolate(self, why: str) -> None:
-        """Set the reason why this HAProc is cut off from the ring; empty: it is not."""
+        """Note why this HAProc is cut off from the ring; empty: it is not."""
         self.core.condition.isolate(why)
 
 
 def build_member(config: Config, world: World, observers: Observers | None = None) -> LocalMember:
-    """Build a member; it does nothing before it is started."""
+    """Build a member and attach it to the view of the ring; nothing runs before `start`."""
     members, callbacks = world.members, observers or Observers()
 
     def state_changed(state: State, reason: str) -> None:
@@ -146,7 +149,7 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
 
 
 def build_archive(config: Config, member: LocalMember, world: World, peers: Timekeepers) -> Pages:
-    """Return the pages of applied operations, for an archive."""
+    """Return the part that gives applied operations, page by page, to the archive's program."""
     return Pages(
         member.core,
         member.replica.admission.wait_read_to,
@@ -163,7 +166,7 @@ def build_sessions(
     world: World,
     new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
 ) -> tuple[Sessions, Upkeep, Listing]:
-    """Return the clients' sessions of this member: for clients, upkeep, operators."""
+    """Return the clients' sessions of this member, their upkeep, and their list for operators."""
     core = member.core
     log_end = LogEnd(member.replica.read_end)
 
@@ -200,7 +203,7 @@ def build_sessions(
 def build_reads(
     config: Config, member: LocalMember, forwarding: Forwarding | None, counts: Counts
 ) -> Reads:
-    """Return the part that runs queries on clusters that are fresh enough."""
+    """Return the part that runs each query here or on a peer that is fresh enough for it."""
 
     def peers() -> list[Candidate]:
         return readers(member.members.peers())

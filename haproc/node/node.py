@@ -1,4 +1,4 @@
-"""One HAProc as a whole: it is built, started, watched and stopped, with faults on demand."""
+"""Builds, starts, watches and stops one HAProc; for tests it can fail at a chosen step."""
 
 from __future__ import annotations
 
@@ -64,11 +64,14 @@ _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 class FaultError(ValueError):
-    """The variable's value is not valid."""
+    """The value of the environment variable HAPROC_FAULT is not valid."""
 
 
 def trace_from(environ: Mapping[str, str]) -> Trace:
-    """Return the trace for the fault in the environment, or one without effect."""
+    """Return the trace function that kills or stops this process as HAPROC_FAULT says.
+
+    Without that variable it does nothing. Raises FaultError.
+    """
     text = environ.get(VARIABLE, "")
     if not text:
         return no_trace
@@ -103,29 +106,29 @@ def trace_from(environ: Mapping[str, str]) -> Trace:
 logger = logging.getLogger(__name__)
 
 RECORD_HEADER_BYTES_MAX = 1 << 20
-"""Room for an operation's headers beside a payload of the largest size."""
+"""Bytes that a record may have in addition to ``limits.operation_bytes_max``, for its headers."""
 
 
 class ExitCode(IntEnum):
-    """The exit code of a HAProc; 2 is kept for wrong usage."""
+    """The exit code of a HAProc process; 2 is not used here: it means a wrong command line."""
 
     STOPPED = 0
     FAILED = 1
     CLUSTER_DOWN = 4
     FENCED = 5
     AGAIN = 6
-    """The HAProc must begin anew, in the same process."""
+    """Not an end: the HAProc must be built and run again in the same process."""
 
 
 def spark_engine(config: Config, name: str) -> Engine:
-    """Return the engine of a cluster's own Spark; called in a running event loop."""
+    """Return the engine of the cluster's Spark; called in a running event loop."""
     return SparkConnectEngine(
         config.cluster(name).spark, ring=config.ring, cluster=name, paths=config.paths
     )
 
 
 def open_doors(config: Config, name: str) -> list[str]:
-    """Return a warning for each door without TLS that is reached from other machines."""
+    """Return a warning for each door without TLS that other machines can reach."""
     if config.tls.enabled:
         return []
     cluster = config.cluster(name)
@@ -139,9 +142,10 @@ def open_doors(config: Config, name: str) -> list[str]:
 
 
 class Node:
-    """One HAProc of the ring; `run` lasts from its start to its end.
+    """One HAProc of the ring; `run` builds, runs and ends it.
 
-    ``certificates``: those of ``config.tls`` if they are read already.
+    ``certificates``: those of ``config.tls`` if the caller has read them already; None: they are
+    read here.
     """
 
     def __init__(
@@ -166,11 +170,11 @@ class Node:
         self._texts = Offload(shares=Shares.of(WAITING_MAX, config))
 
     def stop(self) -> None:
-        """Request a graceful end: finish running requests, take no new ones."""
+        """Ask for a graceful end: running requests are finished, new ones refused."""
         self._stop.set()
 
     async def run(self) -> ExitCode:
-        """Serve until stopped; raises errors that no retry can solve."""
+        """Run the HAProc until it ends; raises errors that no retry can solve."""
         config, name = self._config, self._name
         rules = load_rules(config.rules) if config.rules else Rules.builtin()
         classify("SELECT 1 FROM t", Context(), rules)  # the first call takes 0.1 s
@@ -189,7 +193,7 @@ class Node:
             await presence.aclose()
 
     async def _open(self) -> tuple[Log, KeyValueStore]:
-        """Open the log and the key-value store beside it; both or none."""
+        """Open the log and the key-value store beside it; if one fails, neither stays open."""
         config = self._config
         return await open_both(
             config.log,
@@ -335,7 +339,10 @@ class Node:
         return code if isinstance(code, ExitCode) else ExitCode.FAILED
 
     async def _follow_state(self, member: LocalMember, doors: NodeDoors) -> ExitCode:
-        """Open or close the client doors by the state; returns when the process must end."""
+        """Open and close the doors of clients as the state demands.
+
+        Returns when the process must end: FENCED, or DOWN with ``on_cluster_down: exit``.
+        """
         core = member.core
         again, retry_s = self._changed.set, self._config.timeouts.retry_max_s
         follows = []
@@ -364,7 +371,7 @@ class Node:
         self._changed.set()
 
     async def _drain(self, member: LocalMember, doors: NodeDoors) -> None:
-        """Wait for the end of accepted requests, at most ``drain_s``.
+        """Let accepted requests end before the process ends, for at most ``drain_s``.
 
         The client door stays open meanwhile: new requests get an error that names the state, and
         waiting clients see that this process is alive. The door of Spark Connect closes at once.

@@ -1,8 +1,8 @@
-"""One HAProc among its peers, for the whole life of its process: also while it waits for its log.
+"""What a HAProc needs to be seen by its peers, for the whole life of its process.
 
-Builds the lines to the peers (the mesh, or Redis in addition), the view of the ring (``members``)
-and the door for peers' messages. The member is built later and attaches itself to the view, see
-`haproc.node.member`.
+It works also while the HAProc waits for its log. It has the lines to the peers (the mesh, or Redis
+in addition), the view of the ring (``members``) and the door for peers' messages. The member is
+built later and attaches itself to the view, see `haproc.node.member`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from haproc.membership.redis_lines import RedisLines
 
 MEASURE_S: Final = 1.0
-"""Interval at which the metrics are updated; chosen: nobody reads them more often."""
+"""Seconds between two updates of the metrics; chosen: nobody reads them more often."""
 
 
 class Presence:
-    """The lines to the peers, the view of the ring, and the door for peers' messages."""
+    """The lines to the peers, the view of the ring (``members``), the door for peers."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Presence:
         self._measured = frozenset(peers)
         self.history = History()
         self.on_change: Callable[[], None] = lambda: None
-        """Called after each change of a cluster's state."""
+        """Called after each change of the state of any cluster of the ring."""
         self.members.on_change = self._look_soon
         self._tasks = [
             asyncio.ensure_future(self.members.run_forever()),
@@ -64,12 +64,12 @@ class Presence:
         ]
 
     async def ended(self) -> None:
-        """Wait for ever; raises the error if this part fails, which should not happen."""
+        """Wait for ever; raise the error of a task of this object, if one fails."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         next(iter(done)).result()
 
     def views(self) -> list[ClusterView]:
-        """Return every cluster in this HAProc's view."""
+        """Return the status of every cluster as this HAProc sees it, in ring order."""
         members, now = self.members, datetime.now(UTC)
         return cluster_views(
             self._config,
@@ -84,7 +84,7 @@ class Presence:
         )
 
     def status(self) -> dict[str, Json]:
-        """Return the ring's part of ``GET /clusterStatus``."""
+        """Return the part of ``GET /clusterStatus`` that is about the ring."""
         found = self.members.all_progress()
         return {
             "in_sync": [name for name in sorted(found) if found[name].in_sync],
@@ -94,7 +94,7 @@ class Presence:
         }
 
     def transport(self) -> dict[str, Json]:
-        """Return the transport of heartbeats and reports."""
+        """Return the transport of heartbeats and reports, as JSON: in general, and to each peer."""
         redis = self._redis
         if redis is None:
             way, reason, since = StateWay.MESH.value, "", self._began
@@ -112,20 +112,23 @@ class Presence:
         }
 
     async def aclose(self) -> None:
-        """Stop sending and receiving."""
+        """Stop sending and receiving, and close the lines."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._lines.aclose()
 
     def _recall(self, report: ClusterReport) -> None:
-        """Note a report that a peer left in Redis, if the peer has sent none itself."""
+        """Use a report that a peer left in Redis, unless the peer itself has sent one since."""
         peer = self.members.peers().get(report.cluster)
         if peer is not None and peer.report is None:
             self.members.report(report)
 
     def _look_soon(self) -> None:
-        """Check in the next turn of the loop: the caller may be in the middle of the change."""
+        """Look for changed states in the next turn of the event loop.
+
+        Not at once, because the caller may be in the middle of a change.
+        """
         asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
@@ -140,7 +143,7 @@ class Presence:
             await asyncio.sleep(MEASURE_S)
 
     def measure(self) -> None:
-        """Update the metrics."""
+        """Set the metrics of peers, clusters in sync and transport; add a sample to the history."""
         views = self.views()
         peers = {view.name: view for view in views if view.name != self._name}
         for gone in self._measured - peers.keys():

@@ -1,4 +1,4 @@
-"""The status of a member and of its ring, also for the status page."""
+"""Collects the status of the member and of the ring, for doors, metrics and the status page."""
 
 from __future__ import annotations
 
@@ -34,20 +34,22 @@ from haproc.sessions.upkeep import Upkeep
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 30.0
-"""Chosen: a server is restarted for other settings, which takes about as long."""
+"""Seconds between two comparisons. Chosen: a server restarts for other settings, which takes about
+as long."""
 _ANSWER_S: Final = 5.0
 SHOWN_MAX: Final = 100
-"""Settings in ``/clusterStatus`` and in one line of the log; the number counts all."""
+"""The most settings that ``/clusterStatus`` and a line of the program's log name; their number
+counts all."""
 
 
 class Server(Protocol):
-    """A Spark server, see `haproc.engine.interface.Engine`."""
+    """The Spark server of this cluster: the method that reads its settings."""
 
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]: ...
 
 
 class SettingsSource(Protocol):
-    """The other HAProcs."""
+    """The other HAProcs, which are asked for their servers' settings."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -58,11 +60,11 @@ class SettingsSource(Protocol):
 
 
 class DriftWatch:
-    """Compares the settings of the ring's Spark servers every LOOK_S, and logs differences.
+    """Compares the settings of the ring's Spark servers every LOOK_S seconds, and logs differences.
 
-    HAProcs request the settings from each other: their reports, which are sent twice a second, must
-    stay small. ``up`` is set while the server answers. ``defaults``: the settings of new sessions,
-    by Spark's names.
+    HAProcs request the settings from each other. (They are not in their reports, which are sent
+    twice a second and must stay small.) ``up`` is set while this cluster's Spark answers.
+    ``defaults``: the settings of new sessions, by Spark's names.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class DriftWatch:
         self.findings = drift.Findings()
 
     async def run_forever(self) -> None:
-        """Compare until cancelled."""
+        """Call `look` every LOOK_S seconds while this cluster's Spark answers, until cancelled."""
         while True:
             await self._up.wait()
             try:
@@ -95,7 +97,10 @@ class DriftWatch:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Read the settings of the peers and the own server, and compare; raises EngineError."""
+        """Read the settings of this cluster's Spark and the peers', compare them, log news.
+
+        Raises EngineError.
+        """
         names = self._peers.names
         asked = [name for name in names if not self._peers.is_gone(name)]
         answers = await asyncio.gather(*(self._ask(name) for name in asked))
@@ -137,11 +142,14 @@ class DriftWatch:
     # -- for the doors -------------------------------------------------------------------------
 
     def settings(self) -> Mapping[str, Json]:
-        """Return the body of ``GET /ha/v1/settings``; empty settings: not read yet."""
+        """Return the body of ``GET /ha/v1/settings``; without settings before the first look."""
         return {"cluster": self._cluster, "settings": dict(self._mine)}
 
     def describe(self) -> Mapping[str, Json]:
-        """Return the part of ``GET /clusterStatus``, without values: it is open to all."""
+        """Return the findings for ``GET /clusterStatus``: names of settings without values.
+
+        Everybody may read that page.
+        """
         found = self.findings
         return {
             "differing": [
@@ -161,7 +169,7 @@ def _names(names: Iterable[str]) -> list[Json]:
 
 
 def recovery_json(recovery: Recovery, estimate: CatchUpEstimate) -> Json:
-    """Return the progress of a replay, and the estimate of its end, as JSON."""
+    """Return the progress of a replay, and the expected times of its end and of a copy, as JSON."""
     return {
         "applied": recovery.applied,
         "remaining": recovery.remaining,
@@ -174,7 +182,7 @@ def recovery_json(recovery: Recovery, estimate: CatchUpEstimate) -> Json:
 
 
 class NodeStatus:
-    """The status of a member: for its status doors, and as metrics."""
+    """Collects the status of this member for its doors and as metrics."""
 
     def __init__(
         self,
@@ -198,19 +206,19 @@ class NodeStatus:
         self._jobs: Runner | None = None
 
     def behind(self, is_open: Callable[[], bool]) -> None:
-        """Report the cluster as ready only while its client door is open."""
+        """Report the cluster as serving only while its client door is open (``is_open``)."""
         self._is_open = is_open
 
     def reports_connect(self, connect: Callable[[], Figures]) -> None:
-        """Report a Spark Connect door, too."""
+        """Report also the figures of the Spark Connect door, which ``connect`` returns."""
         self._connect = connect
 
     def counts(self, jobs: Runner) -> None:
-        """Count jobs, too."""
+        """Report also the numbers of jobs."""
         self._jobs = jobs
 
     def readiness(self) -> Readiness:
-        """Return the readiness: the state, and if the cluster serves."""
+        """Return the state, its reason, and whether the cluster serves clients now."""
         core = self._member.core
         serving = core.condition.state in SERVING and self._is_open()
         drained = core.condition.now.drained
@@ -238,7 +246,7 @@ class NodeStatus:
         }
 
     async def measure(self, metrics: Metrics) -> NoReturn:
-        """Update the metrics for ever."""
+        """Set the metrics every MEASURE_S seconds, until cancelled."""
         core, replica, trimmer = self._member.core, self._member.replica, self._member.trimmer
         while True:
             marks = core.watermarks
@@ -277,9 +285,10 @@ class NodeStatus:
 
 OPERATIONS_MAX: Final = 25
 QUEUE_MAX: Final = 10
-"""A failing or blocking operation is among the first of the queue."""
+"""The most operations of the queue on the page; one that fails or blocks is among the first."""
 ASK_S: Final = 0.3
-"""Time for which a snapshot waits for a peer's reason not to serve; chosen, not measured."""
+"""Seconds for which a snapshot waits for a peer's answer why it does not serve; chosen, not
+measured."""
 _OF_STATUS: Final = (
     *("ring", "cluster", "state", "reason", "drained", "undecided", "log_end", "cursor", "lag"),
     *("since", "recovery", "copy", "copy_failed", "in_sync", "high_watermark", "sessions"),
@@ -287,9 +296,10 @@ _OF_STATUS: Final = (
 
 
 class Watching:
-    """The data of the status page. Without a replica, this HAProc waits for its log.
+    """Collects the data of the status page.
 
-    ``status_of`` asks a peer for its status, within a time; raises PeerUnavailableError.
+    Without ``replica`` this HAProc still waits for its log. ``status_of`` asks a peer for its
+    status within some seconds; raises PeerUnavailableError.
     """
 
     def __init__(
@@ -309,11 +319,11 @@ class Watching:
         self._jobs = jobs
 
     def history(self) -> Mapping[str, Json]:
-        """Return the samples of the last minutes."""
+        """Return the samples of the last minutes: lags and rates."""
         return {"samples": [*self._presence.history.samples]}
 
     async def snapshot(self) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
-        """Return the public data, and the data that operators see in addition or instead."""
+        """Return two objects: what everybody may see, and what operators see instead or too."""
         status, history = self._status.cluster_status(), self._presence.history
         clusters = await asyncio.gather(*(self._cluster(view) for view in _listed(status)))
         public: dict[str, Json] = {
@@ -338,7 +348,10 @@ class Watching:
         }
 
     async def _cluster(self, view: dict[str, Json]) -> Json:
-        """Return a cluster's view; if it is alive and not READY, with its reason and its copy."""
+        """Return ``view``, with reason and copy of a cluster that is alive and not READY.
+
+        Its HAProc is asked for them.
+        """
         name, found = str(view["name"]), dict[str, Json]()
         others = (
             view["state"] not in ("", State.READY.value) and name in self._presence.members.peers()
@@ -359,7 +372,7 @@ def _listed(status: Mapping[str, Json]) -> list[dict[str, Json]]:
 
 
 def _line(known: Known) -> dict[str, Json]:
-    """Return the public facts about an operation."""
+    """Return what everybody may see of an operation, as JSON."""
     facts, outcome, ended = known.facts, known.outcome, known.resolved_ms
     return {
         "offset": known.offset,

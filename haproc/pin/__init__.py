@@ -1,1 +1,1 @@
-"""Pinning: making a replicated statement mean the same on every cluster."""
+"""Pinning: changes a statement so that it means the same on every cluster, at any time."""

@@ -1,4 +1,4 @@
-"""Values and a statement's moment as SQL text: literals of exactly the wanted type."""
+"""Writes values as SQL literals of exactly the wanted type, also those of now() and the session."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from haproc.pin.sqltypes import DAY_TIME_UNITS, DECIMAL_DIGITS_MAX, SqlType
 
 
 class Treatment(StrEnum):
-    """The treatment that a statement needs before it may be replicated."""
+    """What must be done with a statement so that it has the same result on every cluster."""
 
     REPLICATE = "replicate"
-    """Its text means the same everywhere."""
+    """Nothing more: its text means the same on every cluster."""
     MATERIALISE = "materialise"
-    """Its query is run once and its rows are replicated instead."""
+    """Its query is run once, and the rows are put into the log instead."""
     REFUSE = "refuse"
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The values that replace a statement's nondeterministic parts, as the caller gives them.
+    """The values that now(), current_user() and similar functions have in one statement.
 
-    ``now`` is aware (UTC).
+    ``now`` has the time zone UTC; ``time_zone``, ``catalog`` and ``schema`` are the session's.
     """
 
     now: datetime
@@ -56,7 +56,10 @@ _DAYS_FROM_TODAY = {"now": 0, "today": 0, "tomorrow": 1, "yesterday": -1}
 
 
 def zone_of(name: str) -> tzinfo:
-    """Return a session's time zone, spelt in any way Spark takes; raises RefusedError."""
+    """Return the time zone of this name, in any spelling that Spark accepts.
+
+    Raises RefusedError.
+    """
     match = _OFFSET.fullmatch(name)
     if match is not None:
         hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
@@ -76,7 +79,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def local_time(moment: Moment) -> datetime:
-    """Return the moment on the session's clocks, aware."""
+    """Return the moment's ``now`` in the session's time zone; raises RefusedError."""
     return moment.now.astimezone(zone_of(moment.time_zone))
 
 
@@ -85,15 +88,16 @@ def _wall(at: datetime) -> str:
 
 
 def date_text(day: date) -> str:
-    """Return a DATE literal."""
+    """Return a day as a DATE literal."""
     return f"DATE '{day.isoformat()}'"
 
 
 def instant_text(at: datetime, type_name: str = "TIMESTAMP", *, plain: bool = False) -> str:
-    """Return a TIMESTAMP or TIMESTAMP_LTZ literal of an aware time.
+    """Return a time as a TIMESTAMP literal, or as one of the type ``type_name``.
 
-    It has an offset, unless it may be ``plain`` and the wall time happens once: INSERTs of plain
-    literals can be combined, and the session's time zone is replicated with the statement.
+    The literal has the offset of its zone. With ``plain`` it has none, unless the session's clocks
+    show this time twice: INSERTs of literals without an offset can be combined, and the session's
+    time zone is in the log with the statement.
     """
     offset = at.utcoffset() or timedelta()
     if plain and at.replace(fold=0).utcoffset() == at.replace(fold=1).utcoffset():
@@ -104,7 +108,10 @@ def instant_text(at: datetime, type_name: str = "TIMESTAMP", *, plain: bool = Fa
 
 
 def clock_literal(name: str, moment: Moment, *, plain: bool = False) -> str:
-    """Return the literal of a clock function without arguments; ``plain``: as in `instant_text`."""
+    """Return the value of the clock function ``name`` at the moment, as a literal.
+
+    ``name``: a function without arguments. ``plain``: as in `instant_text`. Raises RefusedError.
+    """
     now = local_time(moment)
     if name in ("current_date", "curdate"):
         return date_text(now.date())
@@ -118,7 +125,7 @@ def clock_literal(name: str, moment: Moment, *, plain: bool = False) -> str:
 
 
 def identity_literal(name: str, moment: Moment) -> str:
-    """Return the literal of current_user() or a similar function."""
+    """Return the value of current_user, current_schema or a similar ``name`` as a literal."""
     if name in ("current_user", "user", "session_user"):
         return string_literal(moment.user)
     if name == "current_catalog":
@@ -129,9 +136,9 @@ def identity_literal(name: str, moment: Moment) -> str:
 
 
 def special_datetime_literal(text: str, type_name: str, moment: Moment) -> str | None:
-    """Return the literal of the type for ``'now'``, ``'today'`` …; None for other texts.
+    """Return the literal that ``'now'``, ``'today'``, ``'tomorrow'`` or ``'yesterday'`` stands for.
 
-    None also if a zone follows the word.
+    None for any other text, also if a zone follows the word. Raises RefusedError.
     """
     match = SPECIAL_DATETIME.fullmatch(text)
     if match is None or match[2].strip():
@@ -175,7 +182,7 @@ _FLOAT_MAX = 3.4028234663852886e38
 
 
 class LiteralError(ValueError):
-    """A value cannot be written as a literal of the type."""
+    """A value cannot be written as a literal of the wanted type."""
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -184,14 +191,14 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def string_literal(text: str) -> str:
-    """Return the text as a string literal; raises LiteralError for lone surrogates."""
+    """Return the text as a string literal; raises LiteralError for half a surrogate pair."""
     if _SURROGATE.search(text):
         raise LiteralError("the text holds half a surrogate pair, which is no character")
     return f"'{_ESCAPED.sub(_escape, text)}'"
 
 
 def integer_literal(value: int, type_name: str) -> str:
-    """Return a literal of TINYINT, SMALLINT, INT or BIGINT."""
+    """Return a literal of TINYINT, SMALLINT, INT or BIGINT; raises LiteralError if out of range."""
     bits, suffix = _INTEGERS[type_name]
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise LiteralError(f"{value} is out of range for {type_name}")
@@ -199,14 +206,17 @@ def integer_literal(value: int, type_name: str) -> str:
 
 
 def double_literal(value: float) -> str:
-    """Return a literal of DOUBLE with exactly the same bits, except the payload of a NaN."""
+    """Return a DOUBLE literal that Spark reads as exactly this value (as some NaN for a NaN)."""
     if math.isnan(value) or math.isinf(value):
         return f"CAST({_special_float(value)} AS DOUBLE)"
     return f"{_exponent_form(repr(value))}D"
 
 
 def float_literal(value: float) -> str:
-    """Return a literal of FLOAT: the shortest decimal that is read back as the same."""
+    """Return a FLOAT literal: the shortest decimal that Spark reads as this value.
+
+    Raises LiteralError if it is out of range.
+    """
     if math.isnan(value) or math.isinf(value):
         return f"CAST({_special_float(value)} AS FLOAT)"
     try:
@@ -229,7 +239,10 @@ def _exponent_form(text: str) -> str:
 
 
 def decimal_literal(value: Decimal, kind: SqlType) -> str:
-    """Return a literal of DECIMAL(p,s); without p and s the digits as given decide."""
+    """Return a literal of DECIMAL(p,s); raises LiteralError if the value does not fit.
+
+    If the type has no p and s, those of the value's digits are taken.
+    """
     if not value.is_finite():
         raise LiteralError(f"{value} is not a DECIMAL")
     sign, digits, exponent = value.as_tuple()
@@ -262,7 +275,10 @@ def decimal_literal(value: Decimal, kind: SqlType) -> str:
 
 
 def _date_text(days: int) -> str:
-    """Format days since 1970-01-01 in the proleptic Gregorian calendar, any year."""
+    """Return the date so many days after 1970-01-01 as text, for any year.
+
+    The calendar is the proleptic Gregorian one.
+    """
     # Howard Hinnant's civil_from_days: exact where datetime.date ends at year 9999.
     shifted = days + 719_468
     era, day_of_era = divmod(shifted, 146_097)
@@ -286,24 +302,30 @@ def _clock_text(micros: int) -> str:
 
 
 def wall_text(micros: int) -> str:
-    """Return microseconds since 1970-01-01 00:00 as ``yyyy-mm-dd hh:mm:ss[.ffffff]``."""
+    """Return microseconds since 1970-01-01 00:00 as text: ``yyyy-mm-dd hh:mm:ss[.ffffff]``."""
     days, rest = divmod(micros, _MICROS_PER_DAY)
     return f"{_date_text(days)} {_clock_text(rest)}"
 
 
 def date_literal(days: int) -> str:
-    """Return days since 1970-01-01 as a literal of DATE."""
+    """Return the day so many days after 1970-01-01 as a DATE literal."""
     return f"DATE '{_date_text(days)}'"
 
 
 def timestamp_literal(micros: int, kind: SqlType) -> str:
-    """Return microseconds as a literal: an instant (UTC) or, for TIMESTAMP_NTZ, wall time."""
+    """Return microseconds since 1970-01-01 as a literal of the TIMESTAMP type ``kind``.
+
+    They are UTC; for TIMESTAMP_NTZ they are the time on the wall.
+    """
     zone = "" if kind.name == "TIMESTAMP_NTZ" else "+00:00"
     return f"{kind.name} '{wall_text(micros)}{zone}'"
 
 
 def time_literal(micros: int, kind: SqlType) -> str:
-    """Return microseconds since midnight as a literal of TIME."""
+    """Return microseconds since midnight as a TIME literal.
+
+    Raises LiteralError if not within a day.
+    """
     if not 0 <= micros < _MICROS_PER_DAY:
         raise LiteralError("a TIME lies between 00:00:00 and 23:59:59.999999")
     plain = f"TIME '{_clock_text(micros)}'"
@@ -311,7 +333,10 @@ def time_literal(micros: int, kind: SqlType) -> str:
 
 
 def interval_literal(value: int, kind: SqlType) -> str:
-    """Return months or microseconds, by the type's units, as a literal of INTERVAL."""
+    """Return an INTERVAL literal of ``value`` months or microseconds, as the type's units demand.
+
+    Raises LiteralError if it is out of range.
+    """
     assert kind.units is not None
     sign = "-" if value < 0 else ""
     if kind.units[0] in DAY_TIME_UNITS:
@@ -329,24 +354,27 @@ def interval_literal(value: int, kind: SqlType) -> str:
 
 
 def null_literal(kind: SqlType) -> str:
-    """Return NULL of the type."""
+    """Return NULL as an expression of the type."""
     return "NULL" if kind.name == "VOID" else f"CAST(NULL AS {kind.text})"
 
 
 def array_literal(items: Sequence[str], kind: SqlType) -> str:
-    """Return an array of literals that have the element type already."""
+    """Return an array expression; ``items``: literals that have the element type already."""
     plain = f"array({', '.join(items)})"
     return plain if items else f"CAST({plain} AS {kind.text})"
 
 
 def map_literal(pairs: Sequence[tuple[str, str]], kind: SqlType) -> str:
-    """Return a map of literals that have the key's and the value's type already."""
+    """Return a map expression.
+
+    ``pairs``: literals that have the key's and the value's type already.
+    """
     plain = f"map({', '.join(f'{key}, {value}' for key, value in pairs)})"
     return plain if pairs else f"CAST({plain} AS {kind.text})"
 
 
 def struct_literal(names: Sequence[str], items: Sequence[str]) -> str:
-    """Return a struct of literals that have their fields' types already."""
+    """Return a struct expression; ``items``: literals that have the types of the fields already."""
     pairs = zip(names, items, strict=True)
     return f"named_struct({', '.join(f'{string_literal(n)}, {item}' for n, item in pairs)})"
 
@@ -369,12 +397,12 @@ _SCALARS: Mapping[str, Callable[[Any, SqlType], str]] = {
 
 
 def literal(value: Any, kind: SqlType) -> str:
-    """Return the literal of a value; raises LiteralError.
+    """Return ``value`` as a literal of the type ``kind``; raises LiteralError.
 
-    Values: None, bool, int, float, Decimal, str, bytes; DATE as days and TIMESTAMP… as
-    microseconds since 1970-01-01 (UTC, or wall time for TIMESTAMP_NTZ), TIME as microseconds since
-    midnight, INTERVAL as microseconds or months, VARIANT as JSON text, ARRAY and STRUCT as
-    sequences, MAP as a sequence of pairs.
+    ``value`` is None, bool, int, float, Decimal, str or bytes; for DATE days and for TIMESTAMP…
+    microseconds since 1970-01-01 (UTC, or the time on the wall for TIMESTAMP_NTZ); for TIME
+    microseconds since midnight; for INTERVAL microseconds or months; for VARIANT JSON text; for
+    ARRAY and STRUCT a sequence; for MAP a sequence of pairs.
     """
     if value is None:
         return null_literal(kind)

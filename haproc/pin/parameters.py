@@ -1,9 +1,9 @@
-"""Parameters (``?`` and ``:name``) become typed literals on the statement's tokens.
+"""Replaces a statement's parameters (``?`` and ``:name``) by typed literals.
 
 A statement in the log has to stand alone, and Delta's parser drops parameters on their way to
-Spark, so they are bound here, for every statement. Only tokens are replaced: the content of a
-string, a comment, a quoted name or a hint is no parameter, and each value becomes exactly one
-literal.
+Spark, so they are replaced here, in every statement. The text is read as tokens: what looks like a
+parameter inside a string, a comment, a quoted name or a hint is none, and each value becomes
+exactly one literal.
 
 The body of a request gives parameters as Databricks' Statement Execution API does: a list of
 ``{"name": …, "value": …, "type": …}``. Either all have a name, or none has. A value is a string or
@@ -26,14 +26,14 @@ from haproc.pin.sqltypes import TypeTextError, parse_type
 from haproc.pin.texts import json_literal, text_literal
 
 _JOINING = frozenset("'\"`-.&$@\\")
-"""Characters that would make one token with a literal beside them."""
+"""Characters that would form one token with a literal next to them, so a space is put between."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A value for one marker: text, None for NULL, or JSON for the nested types.
+    """The value of one parameter: text, None for NULL, or JSON for ARRAY, MAP and STRUCT.
 
-    ``name`` is None for ``?``; ``type`` None means STRING (an untyped NULL stays untyped).
+    ``name`` is None for ``?``. ``type`` None means STRING, but NULL without a type stays so.
     """
 
     name: str | None
@@ -42,15 +42,15 @@ class Parameter:
 
 
 Parameters: TypeAlias = Sequence[Parameter]
-"""A statement's parameters: all named, or all positional and in order."""
+"""The parameters of a statement: either all have a name, or none has and their order counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Parameters as a client sent them: JSON, which is read where they are bound.
+    """Parameters as JSON text, as a client sent them; `bound` reads them.
 
-    A list of parameters; with ``rows`` a list of such lists. There may be millions of them, so
-    they travel as text.
+    The text is a list of parameters, or with ``rows`` a list of such lists. There may be millions
+    of them, so they are not read earlier.
     """
 
     json: bytes
@@ -58,7 +58,7 @@ class Given:
 
 
 def bound(sql: str, given: Given) -> str:
-    """Return the statement with these parameters in it; raises RefusedError."""
+    """Return the statement with these parameters replaced by literals; raises RefusedError."""
     read = json.loads(given.json)
     if given.rows:
         return expand_rows(sql, [parse_parameters(row) for row in read])
@@ -66,7 +66,10 @@ def bound(sql: str, given: Given) -> str:
 
 
 def parse_parameters(given: Any) -> Parameters:
-    """Return the ``parameters`` of a request's JSON body (None: there are none)."""
+    """Read the field ``parameters`` of a request's JSON body; None: it is missing.
+
+    Raises RefusedError.
+    """
     if given is None:
         return ()
     if not isinstance(given, list):
@@ -86,7 +89,10 @@ def bind(sql: str, parameters: Parameters) -> str:
 
 
 def expand_rows(sql: str, rows: Sequence[Parameters]) -> str:
-    """Return ``INSERT … VALUES (…?…)`` with its one row repeated for each set of parameters."""
+    """Return ``INSERT … VALUES (…?…)`` with its one row written once for each set of parameters.
+
+    Raises RefusedError.
+    """
     if not rows:
         raise _refused("there are no rows of parameters", "give at least one")
     start, end = _row_template(sql)
@@ -118,7 +124,7 @@ def _parse_one(entry: Any, at: int) -> Parameter:
 
 
 def _literal(parameter: Parameter, label: str) -> str:
-    """Return the parameter's literal; errors name it."""
+    """Return the literal of a parameter; a RefusedError names it by ``label``."""
     value = parameter.value
     try:
         if parameter.type is None and (value is None or isinstance(value, str)):
@@ -146,7 +152,7 @@ def _markers(sql: str) -> list[Token]:
 
 
 def _scan(tokens: Iterator[Token]) -> Iterator[Token]:
-    """Yield the parameter markers, but not the ``a :INT`` of a STRUCT type."""
+    """Yield the tokens that are parameters; ``:INT`` in ``STRUCT<a :INT>`` is none."""
     depth, previous = 0, ""
     for token in tokens:
         if token.kind is TokenKind.SYMBOL:
@@ -161,7 +167,11 @@ def _scan(tokens: Iterator[Token]) -> Iterator[Token]:
 
 
 def _cut(sql: str, markers: Sequence[Token], offset: int = 0) -> list[str]:
-    """Return the text around the markers, spaced so that no literal runs into a neighbour."""
+    """Return the pieces of text before, between and behind the markers.
+
+    Spaces are added where a literal would join its neighbour. ``offset``: the position of ``sql``
+    in the text that the markers' positions refer to.
+    """
     pieces: list[str] = []
     position = 0
     for token in markers:
@@ -192,7 +202,10 @@ def _fill(pieces: Sequence[str], literals: Sequence[str]) -> str:
 
 
 def _literals(names: Sequence[str], parameters: Parameters, row: int | None = None) -> list[str]:
-    """Return one literal for each marker, in the markers' order."""
+    """Return the literal for each marker in ``names``, in their order; raises RefusedError.
+
+    ``row``: the number of the row of parameters, for the error.
+    """
     place = "" if row is None else f" in row {row}"
     named = [item for item in parameters if item.name is not None]
     positional = names.count("?")
@@ -217,7 +230,7 @@ def _literals(names: Sequence[str], parameters: Parameters, row: int | None = No
 
 
 def _name(marker: str) -> str:
-    """Return the name in ``:name`` or ``:`name```."""
+    """Return the name of a marker: of ``:name``, or of ``:`name``` with backquotes."""
     name = marker[1:]
     return name[1:-1].replace("``", "`") if name.startswith("`") else name
 
@@ -238,7 +251,10 @@ def _named_literals(names: Sequence[str], given: Sequence[Parameter], place: str
 
 
 def _row_template(sql: str) -> tuple[int, int]:
-    """Return the begin and end of the one row of an ``INSERT … VALUES (…)``."""
+    """Return the positions of the begin and the end of the one row in ``INSERT … VALUES (…)``.
+
+    Raises RefusedError for another statement.
+    """
     hint = "rows of parameters go with INSERT INTO … VALUES (…) that ends after its one row"
     wrong = _refused("the statement cannot be repeated for rows of parameters", hint)
     depth, start, end, seen_values = 0, -1, -1, False

@@ -1,4 +1,4 @@
-"""Parts of plans that write: the rows, a relation that replaces them, the names in a merge."""
+"""Reads and replaces parts of plans that write: their rows, and names in a merge's conditions."""
 
 from __future__ import annotations
 
@@ -32,19 +32,22 @@ _HANDING_ON: Final = members(
     drop_na collect_metrics with_watermark
     """
 )
-"""Relations whose columns are columns of their input, under the same names."""
+"""Relations that pass on the columns of their input under the same names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """The name in front of columns, and its qualifier; the columns ``anew`` have none in front."""
+    """The name before columns of a merge's source in its conditions, such as ``s`` in ``s.id``.
+
+    ``qualifier``: the names before it. ``anew``: columns that have no such name, in lower case.
+    """
 
     alias: str
     qualifier: tuple[str, ...] = ()
     anew: frozenset[str] = frozenset()
 
     def over(self, rows: Any, columns: Iterable[str]) -> Any:
-        """Return the relation ``rows``, which has these columns, under the name."""
+        """Return the relation ``rows`` with this name; ``columns``: the names of its columns."""
         named = protos.relations.Relation()
         named.subquery_alias.alias = self.alias
         named.subquery_alias.qualifier.extend(self.qualifier)
@@ -62,7 +65,10 @@ class Called:
 
 
 def called(source: Any, context: Context) -> Called | None:
-    """Return the names of a relation's columns; None if they have no name, or several."""
+    """Return the name that may stand before the columns of the relation ``source``.
+
+    None if there is none, or if its columns have several.
+    """
     anew = frozenset[str]()
     while (kind := source.WhichOneof("rel_type")) is not None:
         message = getattr(source, kind)
@@ -96,7 +102,10 @@ def _renamed(message: Any) -> Iterator[str | None]:
 
 
 def _selected(message: Any) -> Iterator[str | None]:
-    """Yield the expressions with names of their own; others get a generated one."""
+    """Yield the names of the computed columns of a SELECT that have one.
+
+    None: it cannot be told.
+    """
     for each in message.expressions:
         kind = each.WhichOneof("expr_type")
         if kind == "alias":
@@ -127,7 +136,10 @@ _MERGE: Final = "merge_into_table"
 
 
 def input_of(plan: Any) -> Any:
-    """Return the relation whose rows a plan writes (a copy in Delta's merge); None: no rows."""
+    """Return the relation whose rows a plan writes; None if it writes no rows of a relation.
+
+    For a merge of Delta's own protocol this is a copy.
+    """
     if plan.WhichOneof("op_type") == "command":
         kind = plan.command.WhichOneof("command_type")
         place = _PLACES.get(kind)
@@ -139,9 +151,9 @@ def input_of(plan: Any) -> Any:
 
 
 def with_input(plan: Any, relation: Any) -> Any:
-    """Return a copy of a plan that writes the rows of this relation instead; see `input_of`.
+    """Return a copy of a plan with this relation in place of `input_of`.
 
-    Raises ValueError for a plan that takes no rows.
+    Raises ValueError for a plan that writes no rows of a relation.
     """
     changed = protos.base.Plan()
     changed.CopyFrom(plan)
@@ -173,10 +185,10 @@ def _delta_merge(plan: Any) -> Any | None:
 
 
 def inlined(plan: Any, blobs: Mapping[str, bytes]) -> Any:
-    """Return a copy of a plan with rows in place of their hashes.
+    """Return a copy of a plan in which rows stand in place of the hashes that refer to them.
 
-    ``blobs``: the session's cached artifacts by their hashes. Raises KeyError for a missing one,
-    pyarrow.ArrowInvalid for one that holds no rows.
+    ``blobs``: the session's cached artifacts by hash. Raises KeyError if one is missing, and
+    pyarrow.ArrowInvalid for one that has no rows.
     """
     changed = protos.base.Plan()
     changed.CopyFrom(plan)
@@ -204,14 +216,17 @@ def _inline_extension(extension: Any, blobs: Mapping[str, bytes]) -> None:
 
 
 def _inline_whole(relation: Any, blobs: Mapping[str, bytes]) -> None:
-    """Inline one artifact that is a LocalRelation, as PySpark 4.0 sends it."""
+    """Replace one hash by the LocalRelation in its artifact: so PySpark 4.0 sends rows."""
     # Inside a relation of Delta's this message has a class of its own.
     kind = type(relation.local_relation)
     relation.local_relation.CopyFrom(parse(kind, blobs[relation.cached_local_relation.hash]))
 
 
 def _inline_chunks(relation: Any, blobs: Mapping[str, bytes]) -> None:
-    """Inline artifacts that are an Arrow stream each, and one that is the schema's text."""
+    """Replace several hashes by the rows in their artifacts.
+
+    Each artifact is an Arrow stream; one more is the text of the schema.
+    """
     cached = relation.chunked_cached_local_relation
     chunks = [blobs[each] for each in cached.dataHashes]
     schema = blobs[cached.schemaHash].decode() if cached.schemaHash else None

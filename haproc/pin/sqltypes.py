@@ -1,8 +1,8 @@
-"""Spark's SQL types, read from their text.
+"""Reads the text of Spark's SQL types.
 
-Parameters name their type in text, and so do a query's columns. `parse_type` turns either into a
-`SqlType`, which writes a literal of exactly that type. Type text comes from clients and ends up
-inside SQL, so only what is understood here is ever written back.
+Parameters name their type in text, and so do a query's columns. `parse_type` makes a `SqlType` of
+either. Type text comes from clients and gets into SQL, so only what is understood here is ever
+written back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 
 DECIMAL_DIGITS_MAX = 38
 TYPE_DEPTH_MAX = 32
-"""The limit of the nesting of types; chosen, not measured (Spark's own limit is its stack)."""
+"""The most types inside each other; chosen, not measured (Spark's own limit is its stack)."""
 FIELD_NAME_WORDS_MAX = 64
 TYPE_CHARS_MAX = 100_000
 """The most characters of a type's text; chosen, not measured."""
@@ -40,12 +40,12 @@ _PIECE = re.compile(r"\s*(`(?:[^`]|``)*`|[^<>(),:`\s]+|[<>(),:])")
 
 
 class TypeTextError(ValueError):
-    """The text is no type that this module knows."""
+    """The text names no type that this module knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqlType:
-    """A type. ``name`` is Spark's own in capitals.
+    """A type of Spark's SQL; ``name``: Spark's name of it in capitals, without arguments.
 
     - ``precision``: of a DECIMAL or a TIME (None: not given); ``scale``: of a DECIMAL;
     - ``units``: the first and the last unit of an INTERVAL;
@@ -64,7 +64,7 @@ class SqlType:
 
     @property
     def text(self) -> str:
-        """The type as SQL."""
+        """The type as text for SQL."""
         if self.name == "DECIMAL" and self.precision is not None:
             return f"DECIMAL({self.precision},{self.scale})"
         if self.name == "TIME" and self.precision is not None:
@@ -81,7 +81,7 @@ class SqlType:
 
 
 def quote_name(name: str) -> str:
-    """Return the name in backquotes."""
+    """Return the name in backquotes, as SQL needs it."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -108,7 +108,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 class _Parser:
-    """Recursive descent over a type's pieces."""
+    """Reads a type from the pieces of its text; a nested type is read by a nested call."""
 
     def __init__(self, text: str, pieces: list[str]) -> None:
         self._text = text
@@ -131,12 +131,15 @@ class _Parser:
             raise self._wrong()
 
     def end(self) -> None:
-        """Raise TypeTextError if a piece follows."""
+        """Raise TypeTextError if there is a piece behind the type."""
         if self._at < len(self._pieces):
             raise self._wrong()
 
     def type(self, depth: int) -> SqlType:
-        """Return the next type."""
+        """Read the type that begins at the next piece; raises TypeTextError.
+
+        ``depth``: the number of types around it.
+        """
         if depth > TYPE_DEPTH_MAX:
             raise TypeTextError(f"types may be nested {TYPE_DEPTH_MAX} deep")
         word = self._next().upper()
@@ -243,7 +246,10 @@ class _Parser:
                 raise self._wrong()
 
     def _field_name(self) -> str:
-        """Return a field's name; Spark's own text of a type does not quote names with spaces."""
+        """Read the name of a STRUCT's field, which may have spaces even if it is not quoted.
+
+        So Spark writes it in its own text of a type.
+        """
         piece = self._next()
         if not piece or piece in "<>(),:":
             raise self._wrong()

@@ -1,6 +1,6 @@
-"""A parameter's value, a text or JSON, as the literal of its type.
+"""Writes a parameter's value, given as text or JSON, as a literal of its type.
 
-The text of each type is the one that Spark's own CAST from STRING reads. Where Spark accepts
+The texts are those that Spark's own CAST from STRING reads for the type. Where Spark accepts
 surprising texts, this module is stricter (no ``'today'`` for a DATE, no silent truncation). BINARY
 is base64, as in results in JSON.
 """
@@ -63,7 +63,7 @@ _LIMITS = {"HOUR": 23, "MINUTE": 59, "SECOND": 59, "MONTH": 11}
 
 
 def text_literal(text: str, kind: SqlType) -> str:
-    """Return the literal of a parameter's text; raises LiteralError."""
+    """Return the text as a literal of the type ``kind``; raises LiteralError."""
     if kind.name == "STRING":
         return literal(text, kind)
     if kind.name in _NESTED:
@@ -80,10 +80,10 @@ def text_literal(text: str, kind: SqlType) -> str:
 
 
 def json_literal(value: Any, kind: SqlType) -> str:
-    """Return the literal of a JSON value; numbers and booleans stand for themselves.
+    """Return a JSON value as a literal of the type ``kind``; raises LiteralError.
 
-    An ARRAY is a list, a STRUCT an object with its fields (missing ones are NULL), a MAP an object
-    or a list of ``[key, value]`` pairs.
+    An ARRAY is a list, a STRUCT an object with its fields (a missing one is NULL), a MAP an object
+    or a list of ``[key, value]`` pairs. Other types are a text, or a JSON number or boolean.
     """
     if value is None:
         return null_literal(kind)
@@ -194,7 +194,7 @@ def _time(text: str, kind: SqlType) -> str:
 
 
 def _timestamp(text: str, kind: SqlType) -> str:
-    """Return the literal; Spark reads a TIMESTAMP without a zone in the session's time zone."""
+    """Return the literal of a time; without a zone, a TIMESTAMP is in the session's time zone."""
     wanted = ": write yyyy-mm-dd hh:mm:ss[.ffffff] and, if need be, a zone or offset"
     day, _, rest = text.replace("T", " ", 1).partition(" ")
     days = _days(day, kind, wanted)
@@ -227,7 +227,10 @@ def _interval(text: str, kind: SqlType) -> str:
 
 
 def _interval_value(text: str, kind: SqlType) -> int:
-    """Return the months or microseconds of ``1 02:03:04.5`` (as far as the type's units go)."""
+    """Return the months or microseconds of a text such as ``1 02:03:04.5`` in the type's units.
+
+    Raises LiteralError.
+    """
     assert kind.units is not None
     family = DAY_TIME_UNITS if kind.units[0] in DAY_TIME_UNITS else YEAR_MONTH_UNITS
     units = family[family.index(kind.units[0]) : family.index(kind.units[1]) + 1]

@@ -1,4 +1,4 @@
-"""Writes the operations that every cluster has applied from the log to ``haproc.operations``.
+"""Copies the operations that every cluster has applied from the log to ``haproc.operations``.
 
 Run ``python -m haproc.pipeline.archive`` repeatedly: each run goes on after the newest offset in
 the table, and ends once it has all operations that can be read.
@@ -22,19 +22,21 @@ from haproc.pipeline.ring import ClientDoors, HttpAnswer, RingError
 
 PATH: Final = "/api/ha/operations"
 ROWS: Final = 20_000
-"""Rows in one write: a second or two of a small cluster's time."""
+"""The most rows in one write: a second or two of a small cluster's time."""
 PASSED_MAX: Final = 1000
-"""Offsets without a row, mostly the archive's own writes, that each run skips before it writes a
-row for the position. That row is a write itself, so it must be rare."""
+"""The most offsets without a row, mostly the archive's own writes, that a run passes before it
+writes a row which only stores its position. That row is a write itself, so it must be rare."""
 POSITION: Final = "position"
-"""The kind of a row for the position."""
+"""The ``kind`` of a row that stands for no operation, and only stores the position by its
+offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows as Arrow: the operations from ``start`` on, below ``end``.
+    """The operations from offset ``start`` on and below ``end``, as an Arrow table ``rows``.
 
-    ``applied_to``: the offset below which every cluster has applied the log: the last page's end.
+    ``applied_to``: the offset below which every cluster has applied the log: there the last page
+    ends.
     """
 
     rows: Any
@@ -44,15 +46,18 @@ class Page:
 
 
 class Asks(Protocol):
-    """The ring's client doors."""
+    """Sends requests to the ring's client doors."""
 
     def ask(self, path: str, body: object = None) -> HttpAnswer:
-        """Return an answer; raises RingError."""
+        """Return the answer to a GET, or to a POST with ``body`` as JSON; raises RingError."""
         ...
 
 
 def pages(doors: Asks, position: int, rows: int = ROWS) -> Iterator[Page]:
-    """Yield the operations from a position on, page by page."""
+    """Yield the operations from offset ``position`` on, in pages of at most ``rows``.
+
+    Ends with the newest operation that every cluster has applied. Raises RingError.
+    """
     while True:
         answer = doors.ask(f"{PATH}?from={position}&rows={rows}")
         with pa.ipc.open_stream(answer.body) as reader:
@@ -68,24 +73,24 @@ def pages(doors: Asks, position: int, rows: int = ROWS) -> Iterator[Page]:
 
 
 def position_row(schema: Any, page_end: int) -> Any:
-    """Return a row without an operation: it stores ``page_end`` as the archive's position."""
+    """Return a row for no operation, whose offset stores ``page_end`` as the archive's position."""
     row = {"offset": page_end - 1, "kind": POSITION}
     return pa.Table.from_pylist([row], schema=schema)
 
 
 class Operations:
-    """The table; ``spark``: a session on the ring."""
+    """The table ``haproc.operations``; ``spark``: a PySpark session on the ring."""
 
     def __init__(self, spark: Any) -> None:
         self._spark = spark
 
     def position(self) -> int:
-        """Return the offset after the newest one in the table."""
+        """Return the offset after the newest one in the table; 0 for an empty table."""
         (row,) = self._spark.sql(f"SELECT max(offset) FROM {tables.OPERATIONS}").collect()
         return 0 if row[0] is None else int(row[0]) + 1
 
     def merge(self, rows: Any) -> None:
-        """Add the rows with offsets that are not in the table yet."""
+        """Insert those of the rows whose offsets are not in the table yet."""
         from pyspark.sql import functions
 
         newest = self._spark.createDataFrame(rows).selectExpr("*", "CAST(time AS DATE) AS day")
@@ -98,7 +103,7 @@ class Operations:
 
 
 def archive(operations: Operations, doors: Asks, rows: int = ROWS) -> int:
-    """Write into the table all operations that can be read; return their number."""
+    """Write all operations that can be read and are not in the table; return their number."""
     begun = position = written = operations.position()
     count = 0
     for page in pages(doors, begun, rows):
@@ -116,7 +121,7 @@ def archive(operations: Operations, doors: Asks, rows: int = ROWS) -> int:
 
 
 def main() -> int:
-    """Archive once; return the exit code."""
+    """Run the program: archive once; return the exit code, 1 after an error of the ring."""
     parser = ring.arguments("Archive what every cluster has applied.")
     parser.add_argument("--rows", type=int, default=ROWS, help=f"of one write ({ROWS})")
     options = parser.parse_args()

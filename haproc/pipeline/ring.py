@@ -29,16 +29,16 @@ import haclient
 from haclient.settings import tls_files, tls_options
 
 ANSWER_S: Final = 120.0
-"""The time for an answer: a page after a HAProc's restart takes seconds of a core."""
+"""The longest wait for an answer: a page after a HAProc's restart takes seconds of a core."""
 OUTAGE_S: Final = 60.0
-"""Time for which all client doors are tried again, as in haclient."""
+"""Seconds for which all client doors are tried again and again, as haclient does."""
 PAUSE_S: Final = 0.5
 
 
 class RingError(Exception):
-    """The ring did not answer, or refused the request; the message says what to do.
+    """No HAProc answered, or one refused the request; the message says what to do.
 
-    ``status``: of the answer that refused it; None without an answer.
+    ``status``: the HTTP status of the refusal; None without an answer.
     """
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -54,30 +54,31 @@ class HttpAnswer:
     headers: http.client.HTTPMessage
 
     def number(self, name: str) -> int:
-        """Return the header's number."""
+        """Return the number that the header ``name`` has."""
         return int(self.headers[name])
 
 
 @dataclass(slots=True)
 class ClientDoors:
-    """The client doors, asked in order; a door that answered is asked first the next time."""
+    """The ring's client doors; the one that answered last is asked first."""
 
     servers: Sequence[str]
     token: str = field(default="", repr=False)
     answer_s: float = ANSWER_S
-    """The time limit of one answer."""
+    """The longest wait for one answer, in seconds."""
     tls: ssl.SSLContext | None = None
-    """None: the system's certificates are trusted."""
+    """TLS with files of its own; None: the system's certificates are trusted."""
     at: int = 0
 
     def next(self) -> None:
-        """Ask the next door first from now on."""
+        """From now on, begin with the door after the present one."""
         self.at = (self.at + 1) % len(self.servers)
 
     def ask(self, path: str, body: object = None) -> HttpAnswer:
-        """Return the first answer of any server; raises RingError.
+        """Send a GET, or a POST of ``body`` as JSON, to the doors in turn; return the first answer.
 
-        Requests may be repeated. A server that is away, or cannot answer now, is skipped.
+        It may be sent several times. A door that is away, or cannot answer now, is passed over.
+        Raises RingError if a door refuses the request, or none has answered after OUTAGE_S seconds.
         """
         until, why = time.monotonic() + OUTAGE_S, ""
         while True:
@@ -114,7 +115,7 @@ def _message(error: urllib.error.HTTPError) -> str:
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """Return a parser with the common arguments of the pipeline's programs."""
+    """Return a command-line parser with the options that all programs of the pipeline have."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--remote",
@@ -131,7 +132,10 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 @contextmanager
 def session(options: argparse.Namespace) -> Iterator[Any]:
-    """Give a Spark session on the ring that reads everything acknowledged; raises RingError."""
+    """Open a PySpark session on the ring for this context, with the read level ``linearizable``.
+
+    Raises RingError if no address is given.
+    """
     if not options.remote:
         raise RingError("--remote or SPARK_REMOTE is needed: sc://host:port of the PySpark doors")
     spark = haclient.spark(options.remote, **tls_options(os.environ))
@@ -144,7 +148,7 @@ def session(options: argparse.Namespace) -> Iterator[Any]:
 
 
 def doors(options: argparse.Namespace, answer_s: float = ANSWER_S) -> ClientDoors:
-    """Return the ring's client doors; raises RingError."""
+    """Return the client doors that the options name; raises RingError if they name none."""
     servers = [each.strip() for each in options.servers.split(",") if each.strip()]
     if not servers:
         raise RingError("--servers or HACLIENT_SERVERS is needed: URLs of the client doors")
@@ -153,7 +157,10 @@ def doors(options: argparse.Namespace, answer_s: float = ANSWER_S) -> ClientDoor
 
 
 def tls_context(**files: Path | None) -> ssl.SSLContext:
-    """Return the TLS context from these files, or haclient's variables; raises RingError."""
+    """Return a TLS context from these files, or from those that haclient's variables name.
+
+    Raises RingError.
+    """
     try:
         return tls_files(**tls_options(os.environ, files)).context()
     except haclient.InterfaceError as error:
@@ -161,7 +168,7 @@ def tls_context(**files: Path | None) -> ssl.SSLContext:
 
 
 def token_in(remote: str) -> str:
-    """Return the token in a PySpark URL; empty if it has none."""
+    """Return the token that a PySpark URL (``sc://…;token=…``) has; empty: none."""
     for option in remote.split(";")[1:]:
         key, _, value = option.partition("=")
         if key == "token":

@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS {OPERATIONS} (
   origin STRING, request STRING, outcomes {_OUTCOMES}, day DATE
 ) USING delta PARTITIONED BY (day)
 """
-"""``day`` is that of ``time``, in UTC: old rows are deleted by it."""
+"""``day`` is the day of ``time`` in UTC; old rows are deleted by it."""
 CREATE_USAGE: Final = f"""
 CREATE TABLE IF NOT EXISTS {USAGE} (
   hour TIMESTAMP, user STRING, table STRING, cluster STRING,
@@ -35,7 +35,9 @@ CREATE TABLE IF NOT EXISTS {USAGE} (
   lags BIGINT, lag_ms_sum BIGINT, lag_ms_max BIGINT, offset_to BIGINT
 ) USING delta
 """
-"""``table`` null: all tables; ``cluster`` null: the ring. All but the last columns add up."""
+"""``table`` is null in rows about all tables, ``cluster`` in rows about the ring. Figures of
+several rows can be added (the largest of those that end in ``_max``); ``offset_to`` is the
+position."""
 CREATE_VERIFICATIONS: Final = f"""
 CREATE TABLE IF NOT EXISTS {VERIFICATIONS} (
   marker BIGINT, time TIMESTAMP, table STRING, cluster STRING, finding STRING, reason STRING
@@ -44,7 +46,10 @@ CREATE TABLE IF NOT EXISTS {VERIFICATIONS} (
 
 
 def create(spark: Any, table: str, statement: str) -> None:
-    """Make a table if it is missing. Only then: each DDL stops all writes for a moment."""
+    """Create the schema and a table by ``statement``, if the table does not exist.
+
+    Only in that case, because each DDL stops all writes for a moment.
+    """
     if not spark.catalog.tableExists(table):
         spark.sql(CREATE_SCHEMA)
         spark.sql(statement)
@@ -54,7 +59,7 @@ def create(spark: Any, table: str, statement: str) -> None:
 
 
 _ONCE: Final = "table IS NULL AND cluster IS NULL"
-"""Rows that contain each statement once: all tables, the whole ring."""
+"""The rows that count each statement exactly once: those about all tables and the whole ring."""
 _ROWS_OF: Final = {
     "table": "table IS NOT NULL AND cluster IS NULL",
     "user": _ONCE,
@@ -75,7 +80,10 @@ ROWS_MAX: Final = 100
 
 
 def query(by: str, hours: int) -> str:
-    """Return the query; hours are shown in UTC."""
+    """Return the query of ``haproc report``: usage by ``by`` in the newest ``hours`` of the table.
+
+    Hours are shown in UTC.
+    """
     utc = "date_format(to_utc_timestamp(hour, current_timezone()), 'yyyy-MM-dd HH:mm')"
     return f"""
 SELECT {utc if by == "hour" else by}, sum(statements), sum(rows), sum(errors),
@@ -89,7 +97,10 @@ GROUP BY {by} ORDER BY {1 if by == "hour" else 2} DESC LIMIT {ROWS_MAX}
 
 
 def usage(servers: Sequence[str], by: str, hours: int, **access: Any) -> list[tuple[Any, ...]]:
-    """Return the rows; raises haclient.Error. ``access``: haclient's options of tokens and TLS."""
+    """Run `query` and return its rows; raises haclient.Error.
+
+    ``access``: haclient's options for tokens and TLS.
+    """
     with haclient.connect(servers, **access) as connection, connection.cursor() as cursor:
         cursor.execute(query(by, hours))
         return list(cursor.fetchall())

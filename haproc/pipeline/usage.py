@@ -1,7 +1,7 @@
 """Sums up ``haproc.operations`` by hour, user, table and cluster, in ``haproc.usage``.
 
-Run ``python -m haproc.pipeline.usage`` after the archive. A run computes all hours from the first
-one that has a new operation, late ones included, and replaces their rows in one commit.
+Run ``python -m haproc.pipeline.usage`` after the archive. A run computes all hours again from the
+earliest one that has a new operation on, and replaces their rows in one commit.
 
 The only state is the table. Every row has the offset up to which its run counted, and each run
 writes the newest hour anew. So the newest hour's offset is the position of the whole table. This
@@ -27,29 +27,29 @@ WHERE time IS NOT NULL
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The work of a run: the hours from ``begins`` on, with operations up to ``offset_to``."""
+    """What a run computes: the hours from ``begins`` on, of operations up to ``offset_to``."""
 
     begins: datetime
     offset_to: int
 
     @property
     def since(self) -> str:
-        """The first hour as a literal."""
+        """The first hour as a TIMESTAMP literal of SQL."""
         return f"TIMESTAMP '{self.begins.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z'"
 
     @property
     def day(self) -> str:
-        """The first hour's day as a literal."""
+        """The day of the first hour as a DATE literal of SQL."""
         return f"DATE '{self.begins.astimezone(UTC):%Y-%m-%d}'"
 
 
 def summed(span: Span) -> str:
-    """Return the query of a span's hours.
+    """Return the SQL query that computes the rows of a span's hours.
 
-    An operation counts for each table that it writes, and once for all tables (null); each time
-    for each cluster, and once for the ring (null). For the ring it failed if it failed on any
-    cluster, and it took until all clusters were done. ``lag_ms``: the time after the first cluster
-    that was done; null if a latency is not known.
+    An operation counts for each table that it writes, and once for all tables (null); each time for
+    each cluster, and once for the ring (null). For the ring it failed if it failed on any cluster,
+    and its latency is that of the slowest cluster. ``lag_ms``: how much later a cluster was done
+    than the fastest one; null if a latency is not known.
     """
     return f"""
 WITH ended AS (
@@ -84,7 +84,10 @@ GROUP BY hour, user, table, each.cluster
 
 
 def sum_up(spark: Any) -> Span | None:
-    """Update the table; return the computed span, None if nothing is new."""
+    """Compute the new hours, and replace their rows in ``haproc.usage``; return the computed span.
+
+    None if the archive has no new operation.
+    """
     from pyspark.sql import functions
 
     tables.create(spark, tables.USAGE, tables.CREATE_USAGE)
@@ -98,7 +101,7 @@ def sum_up(spark: Any) -> Span | None:
 
 
 def main() -> int:
-    """Sum up once; return the exit code."""
+    """Run the program: sum up once; return the exit code, 1 after an error of the ring."""
     options = ring.arguments("Sum up the archive by hour.").parse_args()
     try:
         with ring.session(options) as spark:

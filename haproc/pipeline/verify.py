@@ -2,8 +2,8 @@
 
 Run ``python -m haproc.pipeline.verify`` on a schedule. It begins a verification, waits for the
 reports of all clusters that can send one, up to a time limit, and stores a row for each table and
-cluster. Each finding has one row, however often it is written: its key is its offset in the log,
-its table and its cluster.
+cluster. A finding that is written twice has one row: its key is the verification's offset in the
+log, the table and the cluster.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from haproc.pipeline.ring import ClientDoors, RingError
 
 PATH: Final = "/api/ha/verify"
 WAIT_S: Final = 3600.0
-"""The default time limit for clusters that read their tables."""
+"""How long, by default, to wait for clusters while they read their tables."""
 ANSWER_S: Final = 20.0
-"""A HAProc asks its peers before it answers, each for a few seconds at most."""
+"""The longest wait for one answer: a HAProc asks its peers first, each for a few seconds at
+most."""
 POLL_S: Final = 1.0
 EQUAL: Final = "equal"
 NOT_EQUAL: Final = 3
@@ -51,7 +52,7 @@ def verified(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Mapping[str, Any]:
-    """Begin a verification; return its result when it is complete, or after the time.
+    """Begin a verification; return its result when all clusters have reported, or after ``wait_s``.
 
     Raises RingError if no HAProc could report anything in that time.
     """
@@ -76,7 +77,7 @@ def verified(
 
 
 def rows(found: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
-    """Return a row for each table and cluster, and one without a table for each cluster."""
+    """Return the result as rows: one for each table and cluster, and one for each cluster."""
     kept = {"marker": found["marker"], "time": now}
     whole = [
         {**kept, "table": None, "cluster": name, **each} for name, each in found["clusters"].items()
@@ -89,7 +90,7 @@ def rows(found: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
 
 
 def findings_text(found: Mapping[str, Any]) -> str:
-    """Return the findings of all clusters in one line."""
+    """Return each cluster's finding, in one line for people."""
     clusters = [
         f"{name} {each['finding']}" + (f" ({each['reason']})" if each["reason"] else "")
         for name, each in found["clusters"].items()
@@ -99,12 +100,12 @@ def findings_text(found: Mapping[str, Any]) -> str:
 
 
 def equal(found: Mapping[str, Any]) -> bool:
-    """True if all clusters have reported, and are equal."""
+    """True if every cluster was found equal, so each has reported."""
     return all(each["finding"] == EQUAL for each in found["clusters"].values())
 
 
 def keep(spark: Any, found: Mapping[str, Any], now: datetime) -> None:
-    """Add the findings that are not in the table yet."""
+    """Insert the findings into ``haproc.verifications``, except those that are there."""
     from pyspark.sql import functions
 
     made = spark.createDataFrame(pa.Table.from_pylist(rows(found, now), schema=_SCHEMA))
@@ -113,9 +114,10 @@ def keep(spark: Any, found: Mapping[str, Any], now: datetime) -> None:
 
 
 def main() -> int:
-    """Verify once; return 0 if all clusters are equal, else 3; 1 after an error.
+    """Run the program: verify once; return the exit code.
 
-    3 also if a cluster has not reported in time.
+    0: all clusters are equal. 3: some differ, or have not reported in time. 1: the ring refused, or
+    did not answer.
     """
     parser = ring.arguments("Compare all clusters' tables, and keep what is found.")
     parser.add_argument(

@@ -60,27 +60,30 @@ from haproc.replicate.restoring import read_manifest
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 5
-"""The attempts of one request to Spark before the backup counts as failed. Chosen."""
+"""How often a request to Spark is tried before the backup fails. Chosen."""
 T = TypeVar("T")
 
 
 class BackupState(StrEnum):
-    """The state of the newest backup that this process was asked for."""
+    """The state of the newest backup that this process has made or begun."""
 
     NONE = "none"
-    """No backup was asked for since the process began."""
+    """No backup was requested since the process began."""
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
 
 
 class _FailedError(Exception):
-    """The backup cannot be made; the text is the reason."""
+    """The backup cannot be made; the text says why."""
 
 
 @dataclass(slots=True)
 class BackupProgress:
-    """The progress of a backup. ``files`` and ``bytes``: copied so far."""
+    """How far a backup is. ``offset``: as of which it is made.
+
+    ``files``, ``bytes``: copied so far.
+    """
 
     state: BackupState = BackupState.NONE
     destination: str = ""
@@ -105,7 +108,10 @@ class Backups:
         return {"cluster": self._core.me, **msgspec.to_builtins(self._newest)}
 
     def begin(self, place: str) -> Mapping[str, Json]:
-        """Begin a backup in the background; raises RequestError if none can begin now."""
+        """Begin a backup at ``place`` (a path or URL), in the background; return its progress.
+
+        Raises RequestError if none can begin now.
+        """
         core = self._core
         if not is_place(place):
             raise refused(ErrorClass.BAD_REQUEST, f"{place[:80]!r} is no whole path or URL")
@@ -169,7 +175,11 @@ class Backups:
             await self._put(run.destination, manifest_name(marker), file)
 
     async def _before(self, place: str) -> Mapping[tuple[str, str], TableBackup]:
-        """Return the tables of the newest backup at ``place``, by schema and name."""
+        """Return the tables of the newest backup in ``place``, by schema and name.
+
+        Empty without one. Raises EngineError, and _FailedError if the backups there are of another
+        log.
+        """
         core, copies = self._core, self._core.engine.copies()
         offsets = manifest_offsets(await self._asking(lambda: copies.names(place)))
         if not offsets:
@@ -185,7 +195,10 @@ class Backups:
     # -- the content of this cluster -------------------------------------------------------
 
     async def _noted(self, marker: int) -> Inventory:
-        """Return this cluster's content at the record, as soon as the cluster reaches it."""
+        """Wait until the cluster reaches the record at ``marker``.
+
+        Return its content at that point. Raises _FailedError.
+        """
         while True:
             answer, _ = await self._donor.answer(CopyQuestion("note", marker))
             if answer.inventory is not None:
@@ -199,13 +212,16 @@ class Backups:
         return inventory
 
     async def _hold(self, marker: int) -> None:
-        """Keep the snapshot alive, so that no operation deletes files that are not copied yet."""
+        """Renew the snapshot until cancelled, so that no operation deletes its files."""
         while True:
             await asyncio.sleep(LEASE_S / 4)
             await self._donor.answer(CopyQuestion("note", marker))
 
     async def _asking(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of ``call``, with up to ATTEMPTS_MAX attempts; raises EngineError."""
+        """Try ``call`` up to ATTEMPTS_MAX times, and return its result; raises EngineError.
+
+        An application error is not tried again.
+        """
         core, pauses = self._core, self._core.backoff()
         for attempt in range(1, ATTEMPTS_MAX + 1):
             await core.condition.allowed()
@@ -225,7 +241,10 @@ class Backups:
     async def _table(
         self, run: BackupProgress, table: CopyTable, known: TableBackup | None, at_ms: int
     ) -> TableBackup:
-        """Update a table of the backup, and return its entry for the manifest."""
+        """Update one table of the backup, and return its entry for the manifest.
+
+        ``known``: its entry in the newest manifest, or None. Raises EngineError, _FailedError.
+        """
         core, copies, asking = self._core, self._core.engine.copies(), self._asking
         folder = folder_of(run.destination, *table.key)
         log = f"{folder}/_delta_log"
@@ -274,7 +293,10 @@ class Backups:
         )
 
     async def _files(self, table: CopyTable | None) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield a table's ``add`` actions, in the order of their paths."""
+        """Yield the ``add`` actions of a table's files, in the order of their paths.
+
+        None: nothing.
+        """
         copies, after = self._core.engine.copies(), ""
         if table is None:
             return

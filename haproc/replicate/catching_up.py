@@ -1,4 +1,4 @@
-"""Takes over after earlier processes, and finds out when the cluster has caught up."""
+"""Takes over the cluster from earlier processes, and finds out when it has caught up."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ class Beginning:
         self._poison_rejection = poison_rejection
 
     async def begin(self) -> bool:
-        """Take over, and begin to follow the log; False if that is impossible: see the state."""
+        """Take over the cluster and begin to follow the log; return True.
+
+        False if that is impossible; then the state says why.
+        """
         core = self._core
         await core.own_log.claim()
         stored = await self._load()
@@ -91,7 +94,10 @@ class Beginning:
         return True
 
     async def _when_all_known(self, end: int) -> None:
-        """Count operations of earlier processes as applied, if the log up to ``end`` allows it."""
+        """When the log is read to ``end``, set the outcomes that no record shows to "applied".
+
+        These are operations that earlier processes of this cluster had done.
+        """
         await self._core.watermarks.until_known(end)
         self._core.outcomes.presumed_applied()
 
@@ -101,7 +107,10 @@ class Beginning:
         return Progress(born=log.epoch) if cursor is None else from_cursor(cursor)
 
     async def _know_the_storage(self) -> None:
-        """Make sure that the cluster has the cursor's storage; store its id if none is known."""
+        """Wait until the cluster has the storage that its stored progress belongs to.
+
+        If the progress names none yet, store the id of the storage that the cluster has.
+        """
         core, known = self._core, self._core.notes.storage
         found = await core.asking(lambda: core.engine.storage(known))
         if found != known:
@@ -109,7 +118,7 @@ class Beginning:
             await core.store()
 
     async def _read_up_to(self, offset: int) -> None:
-        """Wait until the log is read up to the offset, or no more can be read ahead."""
+        """Wait until the log is read up to the offset, or the reader must stop before it."""
         core = self._core
         await core.news.until(
             lambda: (
@@ -118,7 +127,11 @@ class Beginning:
         )
 
     async def _restore(self, log_end: int) -> None:
-        """Find operations that are committed, but not in the stored progress, by their markers."""
+        """Find by transaction markers the operations that are committed, but not stored as done.
+
+        Stores them as done. If tables have markers beyond ``log_end``, the log is an older copy:
+        then the state becomes TOO_FAR_BEHIND.
+        """
         core, application = self._core, self._core.own_log.application
         read_to, waiting = core.schedule.read_to, core.schedule.unfinished()
         begun = [each.op for each in waiting if each.offset < log_end and not each.op.unmarked]
@@ -151,18 +164,20 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 10.0
 SAMPLES_MIN, SAMPLES_MAX = 3, 12
-"""The rate of the replay is measured over at most two minutes."""
+"""The fewest and the most samples of the replay's rate: they reach back two minutes at most."""
 CONSIDER_EVERY_S: Final = 60.0
-"""The shortest time between two checks whether a copy would be faster."""
+"""The shortest time between two checks whether a copy would be faster than the replay."""
 CONSIDER_SHARE: Final = 10
-"""A check reads the whole backlog. The pause after it is at least so many times its own length."""
+"""A check reads the whole backlog, so the pause behind it is at least so many times as long as
+it."""
 
 
 class CatchUpEstimator:
     """Keeps the catch-up estimate: the expected times of the replay and of a copy of tables.
 
-    While the replay is expected to take long, ``consider`` is called with the estimate now and
-    then. It returns the estimate with the time of a copy, and begins a copy if that is faster.
+    While the replay is expected to take long, ``consider`` is called now and then with the
+    estimate. It returns the estimate with the time of a copy added, and begins a copy if that is
+    faster.
     """
 
     def __init__(
@@ -174,10 +189,10 @@ class CatchUpEstimator:
         self._consider_at_s = -math.inf
         self._considering = False
         self.catch_up_estimate = CatchUpEstimate()
-        """The newest estimate."""
+        """The newest estimate; empty while no replay runs."""
 
     def look(self) -> None:
-        """Update the estimate, at most every LOOK_EVERY_S seconds; more calls do nothing."""
+        """Update the estimate, unless that was done in the last LOOK_EVERY_S seconds."""
         core, now_s = self._core, asyncio.get_running_loop().time()
         if core.condition.now.caught_up or not core.condition.may_apply:
             if self._samples:
@@ -209,10 +224,11 @@ class CatchUpEstimator:
 
 
 FRESH_S: Final = 1.0
-"""A cluster has caught up when it reaches an end of the log that is at most this old."""
+"""The cluster has caught up when it has applied all up to an end of the log that was read at most
+so many seconds before."""
 STEADY_ROUNDS, STEADY_S = 3, 10.0
-"""Or when it reaches, so many times in a row, an end that is at most STEADY_S old: under a steady
-load of statements that take a second each, a serving cluster is not closer to the end either."""
+"""Or when this took less than STEADY_S seconds, STEADY_ROUNDS times in a row: under a steady load
+of statements that take a second each, a serving cluster is not closer to the end either."""
 _PROGRESS_EVERY_S: Final = 5.0
 
 
@@ -227,17 +243,17 @@ class Recovery:
 
 
 class CatchingUp:
-    """Finds out when this cluster has caught up with the others, and measures its progress."""
+    """Finds out when this cluster has caught up with the log, and measures the replay."""
 
     def __init__(self, core: Core, catch_up_estimator: CatchUpEstimator) -> None:
         self._core = core
         self._catch_up_estimator = catch_up_estimator
         self._began: tuple[int, float] | None = None
-        """The cursor at the beginning of the replay, and the loop's time then; None: no replay."""
+        """The cursor and the event loop's time when the replay began; None: there is none."""
 
     @property
     def recovery(self) -> Recovery:
-        """The progress of the replay; zeros when there is none."""
+        """The progress of the replay; all zero without one."""
         if self._began is None:
             return Recovery()
         low, began = self._began
@@ -248,9 +264,10 @@ class CatchingUp:
         return Recovery(done, remaining, rate, remaining / rate if rate else 0.0)
 
     async def know_the_end(self) -> None:
-        """Ask for the log's end again and again, for lag and recovery figures.
+        """Ask for the log's end every ``probe_interval_s``, until cancelled.
 
-        Also while the log fails: the length of its silence tells whether this HAProc is isolated.
+        It is needed for lag and the estimate, also while the log fails: how long it fails tells
+        whether this HAProc is isolated.
         """
         core = self._core
         while True:
@@ -265,7 +282,7 @@ class CatchingUp:
             await asyncio.sleep(core.timeouts.probe_interval_s)
 
     async def run_forever(self) -> None:
-        """Declare the cluster caught up, after each recovery that has come near the log's end."""
+        """Whenever the cluster is behind and comes near the log's end, set it to caught up."""
         core, clock = self._core, asyncio.get_running_loop().time
         while True:
             await core.news.until(self._behind)
@@ -293,7 +310,7 @@ class CatchingUp:
         return now.cluster_up and not now.caught_up
 
     async def _low_reaches(self, end: int) -> None:
-        """Wait until everything below the end is applied, or the cluster is DOWN."""
+        """Wait until everything below the offset ``end`` is applied, or the cluster is DOWN."""
         core = self._core
 
         def reached() -> bool:

@@ -1,4 +1,4 @@
-"""Makes this cluster a copy of another one, and goes on with the log from there.
+"""Makes this cluster a copy of another one; from there it goes on with the log.
 
 A cluster copies another cluster's tables (`haproc.replicate.agree.donating`) if it is new and
 cannot begin with the log's first operation, or if an operator has it rebuilt:
@@ -44,11 +44,14 @@ logger = logging.getLogger(__name__)
 
 
 class _WithdrawnError(Exception):
-    """The request for a copy was withdrawn: the tables stay as they are."""
+    """An operator has withdrawn the request for a copy: the tables stay as they are."""
 
 
 class Receiver:
-    """Copies tables from another cluster: all of them at the start, or some at a record."""
+    """Copies tables from another cluster to this one.
+
+    It copies all tables at the start of the process, or some when the cluster reaches a record.
+    """
 
     def __init__(self, core: Core, taking: Taking) -> None:
         self._core = core
@@ -56,13 +59,16 @@ class Receiver:
         self._ahead = AheadCopy(core, taking, self._chosen)
         self._repairs: dict[int, Copy] = {}
         self._choosing = asyncio.Event()
-        """Set while a rebuild waits for a donor: it can still be withdrawn."""
+        """Set while a rebuild waits for a donor, and so can still be withdrawn."""
         self._withdrawn = asyncio.Event()
 
     # -- some tables, when this cluster reaches a record -------------------------------------
 
     def note_copy_as_receiver(self, offset: int, copy: Copy) -> bool:
-        """Note a record; True if this cluster must copy tables when it reaches the record."""
+        """Store a `Copy` record if this cluster must copy its tables; return whether it must.
+
+        It copies them when it reaches the record.
+        """
         mine = (
             copy.cluster == self._core.me
             and bool(copy.tables)
@@ -74,11 +80,15 @@ class Receiver:
         return mine
 
     def wants(self, offset: int) -> bool:
-        """True if `note_copy_as_receiver` has noted a record at this offset."""
+        """True if this cluster must copy tables when it reaches the record at this offset."""
         return offset in self._repairs
 
     async def at(self, offset: int) -> None:
-        """Copy the record's tables. This cluster has reached the record, and runs nothing else."""
+        """Copy the tables of the record that this cluster has reached.
+
+        Nothing else runs here meanwhile. If that fails and a table is changed already, the cluster
+        is DIVERGED.
+        """
         core, copy = self._core, self._repairs.pop(offset)
         request = CopyRequest("", copy.donor, offset, first=offset)
         transfer = Transfer(core, self._taking, request)
@@ -99,9 +109,10 @@ class Receiver:
         await transfer.end()
 
     async def _untouched(self, tables: Collection[str]) -> bool:
-        """True if all these tables exist, and none has an unfinished copy (of an earlier process).
+        """True if all these tables exist here, and none is half copied.
 
-        False also if the cluster answers with an error.
+        An earlier process may have begun to copy it. False also if the cluster's Spark answers with
+        an error.
         """
         try:
             found = await self._taking.own(lambda copies: copies.inventory())
@@ -115,9 +126,10 @@ class Receiver:
     # -- all tables, at the start of the process ---------------------------------------------
 
     async def needed(self, progress: Progress) -> Progress | None:
-        """Return the progress to begin with, after a copy if one is needed.
+        """Copy the whole cluster, or some tables, if ``progress`` or a new cluster needs it.
 
-        None if a copy is needed and impossible; the state says why.
+        Returns the progress to begin with. None if a copy is needed and impossible; the state says
+        why.
         """
         core = self._core
         is_new = progress.low == 0 and progress.born == core.own_log.epoch
@@ -154,10 +166,11 @@ class Receiver:
             return None
 
     async def _membership(self) -> tuple[bool, bool]:
-        """Return two booleans: this cluster is a member; it can begin with the first operation.
+        """Return two booleans: this cluster is a member.
 
-        Read from the records that the log still has. A cluster that joined later cannot begin with
-        the log's first operation: the others may have had tables before it.
+        It can begin with the log's first operation. They follow from the records that the log still
+        has. A cluster that joined later cannot begin with the log's first operation: the others may
+        have had tables before it.
         """
         core, enrolled, founded = self._core, Enrolled(), True
         start = await core.own_log.reaching(core.log.start)
@@ -190,7 +203,7 @@ class Receiver:
         return not (found.tables or found.views or found.functions or found.others)
 
     def withdraw(self) -> None:
-        """Withdraw a requested copy that has not begun; raises RequestError if there is none."""
+        """Withdraw the requested copy; raises RequestError if none waits for a donor."""
         if not self._choosing.is_set():
             raise refused(
                 ErrorClass.NOT_NOW,
@@ -245,7 +258,10 @@ class Receiver:
     # -- the donor and its snapshot ----------------------------------------------------------
 
     async def _marked(self, progress: Progress, request: CopyRequest) -> CopyRequest:
-        """Return the request with the offset of its record, which is appended if there is none."""
+        """Return the request with its record's offset; if it has none, append the record first.
+
+        This may wait for a donor.
+        """
         core = self._core
         if request.marker < 0:
             donor, spare = await self._chosen(request.wanted, request.donor)
@@ -257,7 +273,7 @@ class Receiver:
         return request
 
     async def _keep(self, progress: Progress, request: CopyRequest) -> None:
-        """Store the request, so that the next process goes on with it after a crash."""
+        """Store the request, so that after a crash the next process goes on with it."""
         stored = Progress(low=request.marker, claims=progress.claims, copying=request)
         await self._taking.store(stored)
 
@@ -266,9 +282,10 @@ class Receiver:
         return bool(spare) and await state_of_peer(self._core, spare) == State.READY.value
 
     async def _chosen(self, wanted: str, failed: str) -> tuple[str, str]:
-        """Wait for a cluster that is READY; return it as the donor, and a spare or an empty text.
+        """Wait until a cluster is READY; return it as the donor, and another one as the spare.
 
-        ``wanted``: the donor; empty: any peer. ``failed``: the last donor; others are preferred.
+        The spare is empty if there is none. ``wanted``: the only possible donor; empty: any peer.
+        ``failed``: the donor before, which is taken only if no other is READY.
         """
         core, pauses = self._core, self._core.backoff()
         while True:

@@ -49,18 +49,19 @@ from haproc.replicate.transfer import ANEW_MAX, AnewError, Noted, Transfer
 logger = logging.getLogger(__name__)
 
 STOP_S: Final = 10.0
-"""The longest wait for running statements before the process begins anew."""
+"""The longest wait until running statements end, before the process begins anew."""
 WAIT_S: Final = 0.5
 NOTES_S: Final = 60.0
-"""The longest wait for the donor's snapshot; then all tables are replayed."""
+"""The longest wait for the donor's snapshot; when it is over, nothing is copied, all is
+replayed."""
 
 
 class UnfitError(Exception):
-    """The copies cannot stand for the operations before their record; the text says why."""
+    """An operation before the record prevents the copy of these tables; the text says why."""
 
 
 async def read_backlog(core: Core, backlog: Backlog, start: int) -> Backlog:
-    """Read the log from an offset to its end into a backlog, and return the backlog."""
+    """Read the log from the offset ``start`` to its end into ``backlog``, and return it."""
     end = await core.own_log.reaching(core.log.end)
     while start < end and (entries := await core.own_log.read_log(start)):
         for entry in entries:
@@ -71,7 +72,7 @@ async def read_backlog(core: Core, backlog: Backlog, start: int) -> Backlog:
 
 
 async def copied_ahead(core: Core, progress: Progress) -> CopiedAhead:
-    """Return the tables that are ahead of a stored progress."""
+    """Return the tables that are ahead of the cursor in a stored progress."""
     if progress.ahead < 0:
         return NOT_AHEAD
     copy = await _record(core, progress.ahead)
@@ -80,14 +81,14 @@ async def copied_ahead(core: Core, progress: Progress) -> CopiedAhead:
 
 
 async def _record(core: Core, offset: int) -> Copy | None:
-    """Return the `Copy` record at an offset; None if there is no such record."""
+    """Return the `Copy` record at an offset; None if another record is there."""
     entries = await core.own_log.read_log(offset, records_max=1)
     message = from_record(entries[0].record) if entries and entries[0].offset == offset else None
     return message if isinstance(message, Copy) else None
 
 
 class Considering:
-    """Decides during a replay whether tables are copied, and appends the record for that.
+    """During a replay, finds the tables that a copy would bring sooner, and begins their copy.
 
     ``stop`` prevents new statements, and returns when none is running. ``begins_anew`` makes the
     process begin anew.
@@ -101,7 +102,10 @@ class Considering:
         self._begins_anew = begins_anew
 
     async def consider(self, expected: CatchUpEstimate) -> CatchUpEstimate:
-        """Return the estimate with the time of a copy; begin the copy if it is faster."""
+        """Return the estimate with the time of a copy added; begin the copy if it is faster.
+
+        Without a time if there is no donor, or no table would be there sooner.
+        """
         core, low = self._core, self._core.schedule.low
         found = replace(expected, copy_s=None, tables=0, bytes=0)
         if (donor := await ready_peer(core)) is None:
@@ -150,7 +154,7 @@ class Considering:
 
 
 class AheadCopy:
-    """Makes the copies, before anything else runs on the cluster.
+    """Makes the requested copies at the start of a process, before anything else runs here.
 
     ``chosen`` waits for a cluster that can be copied; it returns that cluster and a spare.
     """
@@ -163,7 +167,10 @@ class AheadCopy:
         self._chosen = chosen
 
     async def asked(self, progress: Progress) -> Copy | None:
-        """Return the record of a stored request for copies ahead; None if there is no request."""
+        """Return the `Copy` record of the request in ``progress``.
+
+        None if that has no request for copies ahead.
+        """
         request = progress.copying
         if request is None or request.marker < 0 or request.source:
             return None
@@ -171,9 +178,10 @@ class AheadCopy:
         return copy if copy is not None and copy.ahead is True else None
 
     async def made(self, progress: Progress, copy: Copy) -> Progress:
-        """Copy the tables; return the progress to go on from, with or without the copies.
+        """Copy the tables of the record; return the progress to go on from.
 
-        Raises HopelessError, and UnfitError if now only the whole cluster can be copied.
+        If the copy is given up before a table was changed, it is the progress without the copies.
+        Raises HopelessError, and UnfitError if only a copy of the whole cluster can help now.
         """
         core, request, pauses = self._core, progress.copying, self._core.backoff()
         assert request is not None
@@ -220,7 +228,10 @@ class AheadCopy:
         return noted
 
     async def _fitting(self, progress: Progress, request: CopyRequest, copy: Copy) -> Backlog:
-        """Return the backlog below the record; UnfitError if an operation prevents the copy."""
+        """Return the backlog below the record.
+
+        Raises UnfitError if an operation in it prevents the copy.
+        """
         core, low, marker = self._core, progress.low, request.marker
         backlog = Backlog(core.me, low, progress.claims, marker)
         await read_backlog(core, backlog, low)
@@ -232,7 +243,10 @@ class AheadCopy:
         return backlog
 
     async def _again(self, request: CopyRequest, copy: Copy) -> CopyRequest:
-        """Append a new record; return the request with it, and with another donor if possible."""
+        """Choose a donor, another one if possible, and append a new record.
+
+        Return the new request.
+        """
         core = self._core
         donor, _ = await self._chosen("", request.donor)
         marker = await core.own_log.append(replace(copy, donor=donor, epoch=core.own_log.epoch))
@@ -241,7 +255,10 @@ class AheadCopy:
     async def _report(
         self, backlog: Backlog, noted: Noted, request: CopyRequest, copy: Copy
     ) -> None:
-        """Report this cluster's errors: those of failed operations that the copies stand for."""
+        """Append error reports of this cluster, of operations that failed in the donor's copies.
+
+        They tell that the copied tables show these operations as failed here, too.
+        """
         core = self._core
         ahead = CopiedAhead(request.marker, frozenset(map(table_of, copy.tables)))
         for offset, failure in backlog.failures(request.donor, noted.lineage).items():

@@ -47,12 +47,12 @@ from haproc.replicate.restoring import Restorer, RestoreState
 logger = logging.getLogger(__name__)
 
 SKIP_WAIT_S: Final = 10.0
-"""The longest wait for a recorded skip. After that the skip still takes effect."""
+"""The longest wait until a skip in the log is carried out. After it the skip still takes effect."""
 SQL_CHARACTERS_MAX: Final = 1_000_000
 
 
 class Operators:
-    """The operators' requests, one method each. Methods raise RequestError."""
+    """Carries out operators' requests, one method each; each raises RequestError."""
 
     def __init__(
         self,
@@ -70,12 +70,15 @@ class Operators:
         self._restorer = restorer
         self._receiver = receiver
         self.on_rebuild: Callable[[], None] = lambda: None
-        """Called to make this process begin anew."""
+        """Called when this process must begin anew, for a rebuild or a restore."""
 
     # -- showing ---------------------------------------------------------------------------
 
     def queue(self, start: int, count: int) -> Mapping[str, Json]:
-        """Return the queue's operations from an offset on, as far as the log was read."""
+        """Return at most ``count`` operations of the queue, from offset ``start`` on, as JSON.
+
+        Operations that are not read from the log yet are not in it.
+        """
         core = self._core
         listed = itertools.dropwhile(
             lambda pair: pair[0].offset < start, blockers(core.schedule.unfinished())
@@ -123,7 +126,7 @@ class Operators:
         return OperationStatus(Position.UNDECIDED if each.undecided else Position.QUEUED, head=head)
 
     def _status_at(self, offset: int) -> OperationStatus:
-        """Return the status of the operation at an offset."""
+        """Return how far an operation is on this cluster: queued, running, failing, done …."""
         core, diverged = self._core, self._core.condition.now.diverged
         if diverged is not None and not diverged.applies and diverged.offset == offset:
             return OperationStatus(Position.DIFFERENT)
@@ -134,7 +137,7 @@ class Operators:
         return OperationStatus(Position.QUEUED if beyond else Position.DONE)
 
     async def show(self, offset: int) -> Mapping[str, Json]:
-        """Return everything about one operation, with the effects of retry, skip and revoke."""
+        """Return all that is known of one operation, and what retry, skip and revoke would do."""
         core, op = self._core, await self._operation(offset)
         status, known = self._status_at(offset), core.outcomes.at(offset)
         outcome = known.outcome if known is not None else None
@@ -177,7 +180,7 @@ class Operators:
     # -- acting ----------------------------------------------------------------------------
 
     async def retry(self, cluster: str, offset: int) -> Mapping[str, Json]:
-        """End the pause before the next attempt of a failing operation."""
+        """Try a failing operation again now: end the pause before its next attempt."""
         self._check(cluster)
         await self._operation(offset)
         status = self._status_at(offset)
@@ -189,7 +192,10 @@ class Operators:
         return {"cluster": self._core.me, "offset": offset, "done": advice.text}
 
     async def skip(self, cluster: str, offset: int, reason: str) -> Mapping[str, Json]:
-        """Append a skip of an operation by this cluster; wait until it is carried out."""
+        """Append a record that this cluster skips an operation, and wait until it is carried out.
+
+        After SKIP_WAIT_S the answer is that the skip is recorded.
+        """
         core = self._core
         self._check(cluster)
         op = await self._operation(offset)
@@ -221,9 +227,10 @@ class Operators:
     async def revoke(
         self, offset: int, reason: str, without: Collection[str]
     ) -> Mapping[str, Json]:
-        """Revoke an operation on all clusters, whether it waits, runs or fails.
+        """Revoke an operation on all clusters, whether it waits, runs or fails; return its fate.
 
-        ``without``: silent members that need not vote, because the operator vouches for them.
+        ``without``: members that cannot vote, and for which the operator vouches: they have not
+        applied it.
         """
         self._check(self._core.me)
         if (done := self._revoking.fate(offset)) is None:
@@ -234,9 +241,9 @@ class Operators:
         return {"offset": offset, "status": done.fate.value, "text": done.text}
 
     async def _vouched(self, without: Collection[str], offset: int) -> dict[str, int]:
-        """Return the newest claims of clusters that cannot vote; -1: no claim.
+        """Return the newest claim of each cluster in ``without``; -1: none. Raises RequestError.
 
-        A cluster cannot vote if it is silent, has left the ring since, or is COPYING: its old
+        Each must be unable to vote: it is silent, has left the ring since, or is COPYING: its old
         tables, which would show the operation, are being replaced.
         """
         core = self._core
@@ -254,9 +261,10 @@ class Operators:
         return {name: claims.get(name, -1) for name in without}
 
     async def verify(self, trusted: str = "") -> Mapping[str, Json]:
-        """Append a verification point, at which every cluster computes its checksums.
+        """Append a verification point: a record at which every cluster computes its checksums.
 
         ``trusted``: the cluster with the right tables; clusters that differ from it leave service.
+        Empty: the majority decides.
         """
         core = self._core
         if trusted and trusted not in core.members.order:
@@ -269,7 +277,7 @@ class Operators:
         return {"marker": await self._append(Verify(core.me, trusted))}
 
     async def verification(self, marker: int) -> Mapping[str, Json]:
-        """Return the result of a verification so far."""
+        """Return what is known of the verification at ``marker`` so far."""
         found = await self._verifier.describe(marker)
         if found is None:
             raise refused(
@@ -278,7 +286,7 @@ class Operators:
         return found
 
     async def rebuild(self, cluster: str, donor: str, way: str = "") -> Mapping[str, Json]:
-        """Rebuild this cluster as a copy of another one.
+        """Request that this cluster becomes a copy of another one; the process then begins anew.
 
         ``donor``: the other cluster; empty: any. ``way``: a `CopyWay`; empty: the configured one.
         """
@@ -291,24 +299,31 @@ class Operators:
         return {"cluster": cluster, "donor": donor, **({"way": way} if way else {})}
 
     def withdraw(self, cluster: str) -> Mapping[str, Json]:
-        """Withdraw the copy of another cluster, if it has not begun; the tables stay."""
+        """Withdraw the request for a copy of another cluster, if the copy has not begun."""
         self._check_name(cluster)
         self._receiver.withdraw()
         return {"cluster": cluster}
 
     def backup(self, cluster: str, destination: str) -> Mapping[str, Json]:
-        """Begin a backup of this cluster; it is made in the background."""
+        """Begin a backup of this cluster into ``destination``, in the background.
+
+        Return its progress.
+        """
         self._check_name(cluster)
         return self._backups.begin(destination)
 
     def backup_status(self) -> Mapping[str, Json]:
-        """Return the progress of the newest backup."""
+        """Return the progress of the newest backup of this process."""
         return self._backups.status()
 
     async def restore(
         self, cluster: str, source: str, offset: int, *, verify: bool
     ) -> Mapping[str, Json]:
-        """Restore this empty cluster from the backup with this offset; -1: from the newest."""
+        """Restore this empty cluster from the backup in ``source`` as of ``offset``.
+
+        -1: the newest. If the request is accepted, the process begins anew. ``verify``: checksums
+        are compared.
+        """
         self._check_name(cluster)
         answer = await self._restorer.ask(source, offset, verify=verify)
         if answer["state"] == RestoreState.ASKED:
@@ -316,7 +331,7 @@ class Operators:
         return answer
 
     async def repair(self, cluster: str, table: str, donor: str) -> Mapping[str, Json]:
-        """Replace tables of this cluster with another cluster's, at a new `Copy` record."""
+        """Replace one or more tables by those of the cluster ``donor``, at a new `Copy` record."""
         self._check_name(cluster)
         offset, tables = await repair(self._core, table, donor)
         return {"cluster": cluster, "table": table, "offset": offset, "tables": [*tables]}
@@ -353,7 +368,10 @@ class Operators:
     # -- records ---------------------------------------------------------------------------
 
     def handle_operator_record(self, offset: int, message: Skip | Verify | Checksums) -> None:
-        """Handle a record; the same record again changes nothing."""
+        """Handle a skip, verification or checksums read from the log; a repetition changes nothing.
+
+        ``offset``: the record's.
+        """
         if not isinstance(message, Skip):
             self._verifier.handle_verify_record(offset, message)
             return

@@ -58,23 +58,23 @@ Control: TypeAlias = (
     | Copy
     | Filler
 )
-"""The records that are no operations."""
+"""The messages that are no operations, and pass to the part that they concern."""
 
 WAIT_S = 30.0
 """The longest wait for new records. Then the log is read anyway: a wake-up may have been lost."""
 
 
 class Reader:
-    """Reads the log from the cursor on, and passes each message to its handler.
+    """Reads the log from the cursor on, and passes each record to its handler.
 
     It reads ahead of the applied operations, up to a limit. At the limit it reads on for control
     records only: the decision for which all operations wait may be far ahead in the log.
 
-    ``on_failure`` receives other clusters' application errors; ``on_check`` skips, verifications
-    and checksums with their offsets, at least once; ``on_roster`` changes of the members.
-    ``on_undecided`` receives a synchronous operation of this origin that an earlier process ran
-    here, if no decision was read so far. ``on_copy`` receives `Copy` records; it returns True if
-    this cluster must stop when it reaches the record.
+    ``on_failure`` receives other clusters' reports of application errors; ``on_check`` skips,
+    verifications and checksums with their offsets, at least once; ``on_roster`` changes of the
+    members. ``on_undecided`` receives a synchronous operation of this origin that an earlier
+    process ran here, if no decision was read so far. ``on_copy`` receives `Copy` records; it
+    returns True if this cluster must stop when it reaches the record.
     """
 
     def __init__(
@@ -97,12 +97,16 @@ class Reader:
         self._window = IdempotencyWindow(core.limits.window_records)
         self._judge = Judge(self._window, core.log_state.definitions)
         self._page: deque[Entry] = deque()
-        """Entries that were read for the queue, for which the queue has no room yet."""
+        """Entries that were read from the log, and wait until the queue has room for them."""
         self.unfinished: dict[int, str] = {}
-        """By offset, the ids of synchronous operations of this origin without a decision so far."""
+        """By offset, the ids of synchronous operations that came from this cluster and have no
+        decision yet."""
 
     async def rebuild(self, low: int) -> None:
-        """Read the applied part of the log again: its request ids, outcomes and definitions."""
+        """Read the log below the cursor ``low`` again: request ids, outcomes, definitions.
+
+        As far back as the idempotency window needs it; nothing is applied.
+        """
         core = self._core
         # No record is noted twice: an earlier operation would then see a later definition.
         log_start = await core.own_log.reaching(core.log.start)
@@ -150,10 +154,10 @@ class Reader:
             self._note_own(offset, message)
 
     def _is_new(self, offset: int, op: Operation, window_max: int | None = None) -> bool:
-        """True if the operation counts: it is not stale, not a repetition and not expired.
+        """True if clusters apply the operation: it is not stale, repeated or expired.
 
-        The same on every cluster. ``window_max`` is given for operations below the cursor: there
-        the result only decides about answers to clients.
+        The result is the same on every cluster. ``window_max`` is given for operations below the
+        cursor: there the result matters only for answers to clients.
         """
         core = self._core
         core.log_state.past.note(offset, op.created_ms)
@@ -172,11 +176,11 @@ class Reader:
 
     @property
     def known_from(self) -> int:
-        """The offset from which on all request ids are known."""
+        """The offset from which on this HAProc knows all request ids in the log."""
         return self._window.known_from
 
     async def run(self) -> None:
-        """Follow the log until cancelled; raises LogError if the log cannot be followed."""
+        """Read the log for ever; raises LogError if it cannot be followed."""
         while True:
             await self._step()
 
@@ -202,7 +206,7 @@ class Reader:
 
     @property
     def full(self) -> bool:
-        """True if nothing more is read ahead before an operation is applied."""
+        """True if the queue has no room: an operation must be applied before more are read."""
         schedule, limits = self._core.schedule, self._core.limits
         if schedule.read_to < schedule.needs:
             return False
@@ -212,7 +216,7 @@ class Reader:
         )
 
     async def _look_ahead(self) -> None:
-        """Read on for control records only, until there is room again."""
+        """Read the next control records beyond the place where the queue has no room."""
         core = self._core
         position = core.watermarks.known_to
         entries = await core.own_log.read_log(position)
@@ -229,7 +233,7 @@ class Reader:
             await self._wait(position, core.timeouts.retry_first_s)
 
     def see(self, entry: Entry) -> None:
-        """Handle the next entry of the log."""
+        """Handle the next entry of the log; an operation enters the queue if it must be applied."""
         core, offset = self._core, entry.offset
         message = from_record(entry.record)
         if not isinstance(message, Operation):
@@ -305,10 +309,10 @@ class Reader:
                 self._on_check(offset, message)
 
     def _was_stored(self, report: FailureReport) -> bool:
-        """True if a report of a replaced process of this cluster still counts here.
+        """True if a report by a replaced process of this cluster is still valid for this cluster.
 
-        It counts if the stored progress has the operation in ``judging``: the old process stored
-        its progress in time, and only its report came too late.
+        It is if the stored progress has the operation in ``judging``: the old process stored its
+        progress in time, and only its report came too late.
         """
         core = self._core
         known = core.outcomes.at(report.offset)
@@ -342,7 +346,7 @@ class Reader:
     def _settle(
         self, offset: int, verdict: DecisionKind, failure: ApplicationFailure | None
     ) -> None:
-        """Note the decision on an operation, if it is the first one."""
+        """Use the decision on the operation at ``offset``, if it is the first one."""
         core = self._core
         if not core.log_state.decisions.see(offset, verdict, failure):
             return

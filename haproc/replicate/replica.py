@@ -1,4 +1,4 @@
-"""One cluster's replica: connects its parts, runs them, and answers peers and operators."""
+"""One cluster's replica: connects the parts of the replication, and runs them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class Replica:
-    """The parts of one cluster's replication, with one interface for peers and clients."""
+    """All parts of one cluster's replication, with the methods that peers and clients need."""
 
     def __init__(
         self,
@@ -102,13 +102,16 @@ class Replica:
         self.writes = Writes(core, lambda: self._reader.known_from, lambda: self._applier.stopping)
 
     def _copy_read(self, offset: int, copy: Copy) -> bool:
-        """Note a `Copy` record; True if this cluster must stop when it reaches the record."""
+        """Pass a `Copy` record to the part that it concerns.
+
+        True if this cluster is the donor or the receiver, and must stop when it reaches the record.
+        """
         return self.donor.note_copy_as_donor(offset, copy) or self.receiver.note_copy_as_receiver(
             offset, copy
         )
 
     async def _at_marker(self, offset: int) -> None:
-        """Make the snapshot, the copy or the checksums of the record that this cluster reached."""
+        """Do what the reached record demands of this cluster: a snapshot, a copy or checksums."""
         if self.donor.wants(offset):
             await self.donor.at(offset)
         elif self.receiver.wants(offset):
@@ -117,13 +120,13 @@ class Replica:
             await self.verifier.at(offset)
 
     def foresee(self, op: Operation) -> None:
-        """Begin the lookups for an operation before it is submitted."""
+        """Begin lookups in tables that this operation will need, before it is in the log."""
         self._applier.doubts.foresee(op)
 
     # -- life ------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Replicate until cancelled; raises an error that no retry can solve."""
+        """Run all parts until cancelled; raises an error that no retry can solve."""
         tasks = self.core.tasks
         try:
             tasks.spawn(self.core.store.run_forever())
@@ -149,7 +152,10 @@ class Replica:
         await self._synchronous.resume(dict(self._reader.unfinished))
 
     async def drain(self, timeout_s: float) -> None:
-        """Finish the running statements, start no new ones, and store the progress."""
+        """Let running statements end, start no new ones, and store the progress, before the end.
+
+        If that takes longer than ``timeout_s``, the statements are finished after a restart.
+        """
         core = self.core
         core.condition.stopping()
         try:
@@ -163,10 +169,10 @@ class Replica:
     # -- reads -----------------------------------------------------------------------------
 
     async def applied(self, offset: int, to: Callable[[], int] | None = None) -> None:
-        """Wait until all below the offset is applied; RequestError if the cluster leaves service.
+        """Wait until all operations below the offset are applied on this cluster.
 
-        ``to``: returns the offset below which the relevant operations are applied, if not all are
-        relevant.
+        ``to``: if only some operations matter: returns the offset below which these are applied.
+        Raises RequestError if the cluster leaves service.
         """
         schedule, condition = self.core.schedule, self.core.condition
         to = to or (lambda: schedule.low)
@@ -175,7 +181,7 @@ class Replica:
             raise self.writes.unavailable()
 
     async def read_end(self) -> int:
-        """Return the log's end; raises LogError."""
+        """Ask the log for its end and return it; raises LogError."""
         end = await self.core.own_log.once(self.core.log.end)
         self.core.watermarks.log_ends(end)
         return end
@@ -183,30 +189,33 @@ class Replica:
     # -- requests of peers and operators ---------------------------------------------------
 
     async def apply_now(self, offset: int, operation_id: str, timeout_s: float) -> PeerOutcome:
-        """Run a peer's synchronous operation before its decision, and return the outcome."""
+        """Run a synchronous operation for a peer, before its decision; return the outcome here."""
         return await self._synchronous.apply_now(offset, operation_id, timeout_s)
 
     async def outcome(self, offset: int) -> PeerOutcome:
-        """Return the outcome of an operation on this cluster."""
+        """Return the outcome of an operation here; ``pending``: none yet.
+
+        ``unknown``: not in memory.
+        """
         known = self.core.outcomes.at(offset)
         if known is None:
             return PeerOutcome("unknown")
         return PeerOutcome("pending") if known.outcome is None else describe(known.outcome)
 
     async def progress(self, seen: str, timeout_s: float) -> PeerProgress:
-        """Return this cluster's progress, once it differs from ``seen`` or the time is over."""
+        """Return this cluster's progress once it differs from ``seen``, or after ``timeout_s``."""
         return await assurance.progress(self.core, seen, timeout_s)
 
     async def copy(self, question: CopyQuestion) -> tuple[CopyAnswer, bytes]:
-        """Answer a cluster that copies this one, as `Donor.answer` does."""
+        """Answer a question of a cluster that copies this one; see `Donor.answer`."""
         return await self.donor.answer(question)
 
     def latencies(self, start: int, end: int) -> Mapping[int, int]:
-        """Return, by offset, the ms from the creation of each operation to its end here."""
+        """Return, by offset, the ms from each operation's creation to its end on this cluster."""
         return self.core.outcomes.latencies(start, end)
 
     def status(self) -> PeerStatus:
-        """Return this member's state, cursor, lag and other facts for peers."""
+        """Return this member's state, cursor, lag and other facts, as peers receive them."""
         core, condition = self.core, self.core.condition
         low, log_end = core.schedule.low, core.watermarks.log_end
         return PeerStatus(
@@ -228,15 +237,15 @@ class Replica:
 
     @property
     def serving(self) -> bool:
-        """True if this cluster may serve clients."""
+        """True if this cluster is in a state in which it serves clients."""
         return self.core.condition.state in SERVING
 
     @property
     def recovery(self) -> Recovery:
-        """The progress of the replay."""
+        """The progress of the replay; all zero without one."""
         return self._catching_up.recovery
 
     @property
     def catch_up_estimate(self) -> CatchUpEstimate:
-        """The expected time of the replay, and of a copy."""
+        """The expected times of the replay, and of a copy of tables."""
         return self._catch_up_estimator.catch_up_estimate

@@ -45,31 +45,34 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 CHECK_RECORDS_MAX: Final = 100_000
-"""The most records that are searched. A longer log counts as one with operations."""
+"""The most records that are searched for operations; a longer log is taken as one that has some."""
 
 
 class RestoreState(StrEnum):
-    """The state of this cluster's restore, as a request for a restore is answered."""
+    """The answer to a request for a restore: how far this cluster's restore is."""
 
     UNDRAINED = "undrained"
-    """Clients may still write: all clusters must be drained before the restore."""
+    """Nothing is done: clients may still write, so all clusters must be drained first."""
     ASKED = "asked"
-    """The request is stored; the restore begins with the next start of the HAProc."""
+    """The request is stored; the restore begins when the HAProc begins anew."""
     RESTORING = "restoring"
     RESTORED = "restored"
-    """The content of the cluster is the backup's."""
+    """The cluster's content is that of the backup."""
 
 
 class Asking(Protocol):
-    """Sends a request to a cluster, with or without repetitions after errors."""
+    """A function that sends a request to a cluster; it may repeat it after errors."""
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of the call."""
+        """Call ``call``, perhaps several times, and return its result."""
         ...
 
 
 async def read_manifest(copies: Copies, asking: Asking, place: str, offset: int) -> Manifest:
-    """Return the manifest of the backup at an offset, -1: the newest; ValueError without one."""
+    """Return the manifest of the backup as of ``offset`` in ``place``; -1: of the newest one.
+
+    Raises ValueError if there is no backup.
+    """
     if offset < 0:
         known = manifest_offsets(await asking(lambda: copies.names(place)))
         if not known:
@@ -87,7 +90,10 @@ async def read_manifest(copies: Copies, asking: Asking, place: str, offset: int)
 
 
 async def operations_below(core: Core, end: int) -> bool:
-    """True if the log may have, or have had, an operation below an offset; raises LogError."""
+    """True if the log has, or may have had, an operation below the offset ``end``; raises LogError.
+
+    Also True if the log was trimmed, or is too long to be searched.
+    """
     start = await core.log.start()
     if start > 0 or end > CHECK_RECORDS_MAX:
         return True
@@ -106,7 +112,7 @@ async def operations_below(core: Core, end: int) -> bool:
 
 
 class Restorer:
-    """Restores this cluster from a backup when an operator asks for that."""
+    """Restores this cluster from a backup when an operator requests it."""
 
     def __init__(self, core: Core, taking: Taking) -> None:
         self._core = core
@@ -115,9 +121,9 @@ class Restorer:
     # -- the operator's request ------------------------------------------------------------
 
     async def ask(self, place: str, offset: int, *, verify: bool) -> Mapping[str, Json]:
-        """Store a request for a restore, which begins when the HAProc begins anew.
+        """Check and store a request for a restore, which is made when the HAProc begins anew.
 
-        Returns the `RestoreState` and the backup's offset; raises RequestError.
+        Returns as JSON the `RestoreState` and the backup's offset; raises RequestError.
         """
         core = self._core
         check_running(core)
@@ -161,7 +167,7 @@ class Restorer:
         return {"cluster": self._core.me, "state": state.value, "offset": offset}
 
     async def _check_restored(self, copies: Copies, manifest: Manifest, place: str) -> None:
-        """Raise RequestError unless this cluster's content was restored from the backup."""
+        """Raise RequestError unless the cluster's content was restored from this backup."""
         wanted = {each.key: each.table(place).source for each in manifest.tables}
         begun = await copies.begun(wanted)
         done = {key: each.source for key, each in begun.items() if each.done}
@@ -176,7 +182,7 @@ class Restorer:
     # -- the restore -----------------------------------------------------------------------
 
     async def restored(self, progress: Progress) -> Progress | None:
-        """Make the restore that a progress asks for; return the progress to begin with.
+        """Make the restore that ``progress`` requests; return the progress to begin with.
 
         None if the restore is impossible; the state says why.
         """
@@ -220,7 +226,7 @@ class Restorer:
             await self._verify(manifest)
 
     async def _table(self, table: CopyTable) -> None:
-        """Copy a table's files, then commit its state."""
+        """Copy one table of the backup: first its files, then the commit with its state."""
         taking = self._taking
         state = await taking.own(lambda copies: copies.state(table))
         place = await taking.own(lambda copies: copies.begin(table))
@@ -236,7 +242,7 @@ class Restorer:
         await taking.fill(table, place, state, self._core.own_log.epoch, files, copy)
 
     async def _verify(self, manifest: Manifest) -> None:
-        """Raise HopelessError if the cluster's content differs from the manifest."""
+        """Compare the cluster's content with the manifest; raises HopelessError if they differ."""
         core = self._core
         found = await self._taking.asking(core.engine.copies().inventory)
         wrong = differences(manifest, found)

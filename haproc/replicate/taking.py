@@ -1,4 +1,4 @@
-"""Replaces this cluster's tables, views and functions with other ones.
+"""Replaces this cluster's tables, views and functions by those of a cluster or a backup.
 
 The copy of another cluster and the restore of a backup use this, while the cluster is out of
 service. After a crash the next process goes on: a finished table names its source.
@@ -36,19 +36,22 @@ from haproc.replicate.records.progress import Progress
 logger = logging.getLogger(__name__)
 
 FILES_AT_ONCE: Final = 4
-"""The files that are copied at the same time. Chosen."""
+"""How many files are copied at the same time. Chosen."""
 ERROR_CHARACTERS_MAX: Final = 500
-"""The longest text of an error in the status."""
+"""The most characters of an error that the status shows."""
 T = TypeVar("T")
 
 
 class HopelessError(Exception):
-    """The tables cannot be made; the text says why, and what an operator can do."""
+    """The tables cannot be copied; the text says why, and what an operator can do."""
 
 
 @dataclass(slots=True)
 class CopyProgress:
-    """The progress of a copy. ``donor``: a cluster, or a backup's place."""
+    """How far a copy or restore is. ``donor``: the copied cluster, or the backup's place.
+
+    ``marker``: the offset of the copy's record, or of the backup; -1: not known yet.
+    """
 
     donor: str = ""
     marker: int = -1
@@ -58,12 +61,12 @@ class CopyProgress:
     bytes_done: int = 0
     began_s: float = 0.0
     waits: str = ""
-    """The states of the possible donors, as text, while none is READY."""
+    """The states of the clusters that could be copied, as text, while none is READY."""
     error: str = ""
-    """This cluster's newest error; empty once it has answered again."""
+    """The newest error of this cluster's Spark; empty once it has answered again."""
 
     def status(self, now_s: float) -> CopyStatus:
-        """Return the progress for peers."""
+        """Return the progress in the form that peers receive."""
         seconds = round(now_s - self.began_s, 1)
         counts = (self.tables, self.tables_done, self.bytes, self.bytes_done)
         return CopyStatus(self.donor, self.marker, *counts, seconds)
@@ -91,26 +94,26 @@ class CopyProgress:
 
 
 class Taking:
-    """Makes the new tables, views and functions, and shows the progress in the state."""
+    """Makes the new tables, views and functions, and shows in the state how far that is."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._lanes: asyncio.Queue[Lane] = asyncio.Queue()
         self._advice = f"haproc cluster rebuild {core.me}"
         self.progress: CopyProgress | None = None
-        """The progress of the present copy or restore, if there is one."""
+        """The progress of the copy or restore that runs; None if none does."""
         self.failure: CopyFailure | None = None
-        """The reason of the newest copy of some tables that failed."""
+        """The newest copy of some tables that failed in this process; None if none did."""
 
     def status(self) -> CopyStatus | None:
-        """Return the progress for peers; None if nothing is copied."""
+        """Return the progress in the form that peers receive; None if nothing is copied."""
         return None if self.progress is None else self.progress.status(self._now_s())
 
     @asynccontextmanager
     async def begun(self, advice: str) -> AsyncIterator[None]:
         """Stop all other statements on the cluster; report the progress within this context.
 
-        ``advice``: the command that begins the copy anew after an application error.
+        ``advice``: the command that begins the copy again, for the text of an error.
         """
         before, self._advice = self._advice, advice
         self.copies("", -1)
@@ -123,7 +126,7 @@ class Taking:
 
     @asynccontextmanager
     async def reporting(self) -> AsyncIterator[None]:
-        """Report the progress every second within this context."""
+        """Show the progress in the state every second within this context."""
         reporting = asyncio.ensure_future(self._report())
         try:
             yield
@@ -131,7 +134,7 @@ class Taking:
             reporting.cancel()
 
     def copies(self, donor: str, marker: int) -> None:
-        """Begin a new copy from a donor, as of an offset, with new lanes."""
+        """Begin a copy of a donor as of the offset ``marker``: with new progress and new lanes."""
         core, self._lanes = self._core, asyncio.Queue()
         for number in range(FILES_AT_ONCE):
             self._lanes.put_nowait(core.engine.lane(number, core.own_log.still_mine))
@@ -139,13 +142,13 @@ class Taking:
         self._show_progress()
 
     def waits(self, why: str) -> None:
-        """Report the reason why no cluster can be copied yet."""
+        """Show in the state why no cluster can be copied yet."""
         if self.progress is not None:
             self.progress.waits = why
             self._show_progress()
 
     def got(self, size: int) -> None:
-        """Count bytes that were copied."""
+        """Add ``size`` to the number of copied bytes."""
         if self.progress is not None:
             self.progress.bytes_done += size
 
@@ -155,17 +158,20 @@ class Taking:
             self._show_progress()
 
     def over(self) -> None:
-        """Report that the copy is over."""
+        """Note that the copy has ended; the state does not show it any more."""
         self.progress = None
         self._core.condition.copying("")
 
     def failed(self, error: HopelessError) -> None:
-        """Report that the copy is impossible; the state becomes TOO_FAR_BEHIND."""
+        """Note that the copy is impossible.
+
+        The state becomes TOO_FAR_BEHIND with the error's text.
+        """
         self._core.condition.copying("")
         self._core.condition.fell_behind(str(error))
 
     def lost(self, failure: CopyFailure) -> None:
-        """Note that some tables were not copied; this alone does not change the state."""
+        """Note for the status that some tables could not be copied; the state stays as it is."""
         self.failure = failure
 
     async def _report(self) -> None:
@@ -181,7 +187,7 @@ class Taking:
         return asyncio.get_running_loop().time()
 
     async def store(self, progress: Progress) -> None:
-        """Store the progress that the cluster goes on from."""
+        """Go on from this progress, and store it."""
         core = self._core
         core.schedule.resume(progress, progress.low)
         core.notes.resume(progress)
@@ -189,9 +195,10 @@ class Taking:
         await core.store()
 
     async def own(self, call: Callable[[Copies], Awaitable[T]]) -> T:
-        """Send a request to this cluster until it succeeds; HopelessError for an application error.
+        """Send a request to this cluster's Spark until it succeeds; return the result.
 
-        It is sent in a lane: a process that was replaced must not change tables any more.
+        It is sent in a lane, so that a process that was replaced changes no table. Raises
+        HopelessError for an application error.
         """
         lane = await self._lanes.get()
         try:
@@ -201,7 +208,10 @@ class Taking:
             self._lanes.put_nowait(lane)
 
     async def asking(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a request to this cluster as `own` does, but without a lane."""
+        """Send a request to this cluster's Spark until it succeeds, without a lane.
+
+        Raises HopelessError for an application error.
+        """
 
         async def asked() -> T:
             try:
@@ -225,9 +235,10 @@ class Taking:
         make: Callable[[int, CopyTable], Awaitable[None]],
         only: frozenset[str] = frozenset(),
     ) -> None:
-        """Make the inventory the cluster's whole content, or replace ``only`` these tables.
+        """Make the cluster's content equal to the inventory, or replace ``only`` these tables.
 
-        ``make`` makes a table; it receives the table and its number in the inventory.
+        ``make`` makes one table; it receives the table's number in the inventory, and the table.
+        Raises HopelessError.
         """
         core, progress = self._core, self.progress
         assert progress is not None
@@ -265,10 +276,11 @@ class Taking:
         files: Callable[[str], Awaitable[Sequence[Any]]],
         copy: Callable[[Sequence[Any]], Awaitable[None]],
     ) -> None:
-        """Copy a table's files to its new place, then commit the table's state there.
+        """Copy the files of a table to its new place, then commit the table's state there.
 
-        ``files`` returns the next files after a path, as ``add`` actions; none: that was all.
-        ``copy`` copies such files. ``marker``: the offset in the commit's transaction marker.
+        ``state``: the Delta actions that describe the table. ``files`` returns the next files
+        behind a path, as ``add`` actions; empty: there are no more. ``copy`` copies such files.
+        ``marker``: the offset for the commit's transaction marker. Raises HopelessError.
         """
         core, after = self._core, ""
         with tempfile.SpooledTemporaryFile(max_size=LINES_BYTES_MAX) as lines:
@@ -286,7 +298,10 @@ class Taking:
             )
 
     async def put(self, place: Place, path: str, offset: int, data: bytes, *, last: bool) -> int:
-        """Write a part of a file at a table's new place; return the offset after it."""
+        """Write ``data`` at an offset of a file in a table's new place.
+
+        Return the offset behind it. ``last``: the file ends there. Raises HopelessError.
+        """
         return await self.own(
             lambda copies: copies.put(place.location, path, offset, data, last=last)
         )

@@ -1,4 +1,4 @@
-"""Copies tables from a donor, for `haproc.replicate.copying`.
+"""Copies tables from another cluster, the donor, for `haproc.replicate.copying`.
 
 The donor's HAProc sends a table's state and the list of its files. It also sends the files' bytes
 (`CopyWay.STREAM`), or this cluster's Spark reads the donor's files (`CopyWay.STORAGE`). During the
@@ -47,12 +47,12 @@ logger = logging.getLogger(__name__)
 ANSWER_S: Final = 300.0
 T = TypeVar("T")
 BATCH_BYTES: Final = 2 << 30
-"""The bytes of one Spark job that reads the donor's files; `FILES_AT_ONCE` run at once. Chosen:
-enough files for some dozens of cores, and small enough to show progress."""
+"""How many bytes of the donor's files one Spark job reads; `FILES_AT_ONCE` jobs run at once.
+Chosen: enough files for some dozens of cores, and small enough to show progress."""
 ANEW_MAX: Final = 20
-"""The most attempts of a copy. After that it fails, or the whole cluster is copied. Chosen."""
+"""How often a copy is begun. After that it fails, or the whole cluster is copied. Chosen."""
 DONOR_WAIT_S: Final = 60.0
-"""The longest wait for a donor that is silent or not ready, before another donor is chosen."""
+"""The longest wait for a donor that is silent or not ready; then another donor is chosen."""
 
 
 class AnewError(Exception):
@@ -60,11 +60,11 @@ class AnewError(Exception):
 
 
 class AwayError(AnewError):
-    """The donor or its storage is away for too long; its snapshot may still be valid."""
+    """The donor or its storage has been away for too long; its snapshot may still exist."""
 
 
 class _UnreadError(Exception):
-    """This cluster's Spark cannot read the donor's files."""
+    """This cluster's Spark answered with an error when it read the donor's files."""
 
     def __init__(self, error: EngineError) -> None:
         super().__init__(error.message)
@@ -73,7 +73,7 @@ class _UnreadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The donor's snapshot: its content and its facts as of the record."""
+    """The donor's snapshot as of the copy's record: its content, and what it knew from the log."""
 
     inventory: Inventory
     claims: tuple[tuple[str, int], ...]
@@ -82,7 +82,7 @@ class Noted:
 
 
 class Transfer:
-    """One copy from one donor, as of one record."""
+    """Copies from one donor, as of one `Copy` record."""
 
     def __init__(self, core: Core, taking: Taking, request: CopyRequest) -> None:
         self._core = core
@@ -93,9 +93,10 @@ class Transfer:
         taking.copies(request.donor, request.marker)
 
     async def noted(self, tables: Collection[str] = ()) -> Noted:
-        """Wait for the donor's snapshot, and return it; HopelessError if it cannot be copied.
+        """Wait until the donor has made its snapshot, and return it.
 
-        ``tables``: full names of the tables to copy; empty: all.
+        ``tables``: full names of the tables to copy; empty: all. Raises HopelessError if some
+        cannot be copied, AnewError if the snapshot is lost, AwayError.
         """
         clock = asyncio.get_running_loop().time
         applied_s = clock()
@@ -122,9 +123,10 @@ class Transfer:
         return noted
 
     async def _ask(self, do: str, **fields: Any) -> tuple[CopyAnswer, bytes]:
-        """Ask the donor; AnewError if it has lost its snapshot, or is silent for too long.
+        """Send a question to the donor until it answers; return the answer, and bytes of a file.
 
-        Returns the answer and its data. Its state is ``ok``; for ``note`` it may be ``pending``.
+        ``do``: what the donor should do. The answer's state is ``ok``, or ``pending`` for ``note``.
+        Raises AnewError if the donor has lost its snapshot, AwayError, HopelessError.
         """
         core, pauses, clock = self._core, self._core.backoff(), asyncio.get_running_loop().time
         question = CopyQuestion(do, self._request.marker, self._note, **fields)
@@ -155,7 +157,7 @@ class Transfer:
             await asyncio.sleep(pauses.pause_s())
 
     async def end(self) -> None:
-        """Tell the donor to drop its snapshot; without this it does so a little later."""
+        """Tell the donor to drop its snapshot; if that fails, the donor drops it a little later."""
         question = CopyQuestion("end", self._request.marker, self._note)
         try:
             await self._core.peers.copy(self._request.donor, question, self._core.timeouts.peer_s)
@@ -163,13 +165,13 @@ class Transfer:
             logger.info("%s did not receive that the copy is done: %s", self._request.donor, error)
 
     async def take(self, noted: Noted, only: frozenset[str] = frozenset()) -> None:
-        """Copy the snapshot's tables, or ``only`` these. Call `check` before."""
+        """Copy the tables of the snapshot, or ``only`` these; call `check` first."""
         async with self._kept():
             await self._taking.take(noted.inventory, self._table, only)
 
     @asynccontextmanager
     async def _kept(self) -> AsyncIterator[None]:
-        """Make the donor keep its files within this context, by regular requests."""
+        """Send requests to the donor within this context, so that it keeps the snapshot's files."""
         core, request = self._core, self._request
 
         async def ask() -> None:
@@ -188,11 +190,14 @@ class Transfer:
     # -- by this cluster's Spark ---------------------------------------------------------------
 
     def _place(self, table: CopyTable) -> str:
-        """Return the place at which this cluster's Spark finds a table of the donor."""
+        """Return where this cluster's Spark finds the files of a table of the donor."""
         return located(table.location, self._core.storage.get(self._request.donor, ()))
 
     async def check(self, noted: Noted, only: frozenset[str] = frozenset()) -> None:
-        """Raise HopelessError if this cluster's Spark must read the donor's tables, but cannot."""
+        """Test whether this cluster's Spark can read the donor's tables, if it has to.
+
+        Raises HopelessError if it cannot.
+        """
         if self._way is not CopyWay.STORAGE:
             return
         tables = noted.inventory.tables
@@ -205,9 +210,9 @@ class Transfer:
                 raise HopelessError(unread(me, donor, there.location, str(error))) from error
 
     async def _reading(self, call: Callable[[Copies], Awaitable[T]]) -> T:
-        """Repeat a call by which this cluster's Spark reads the donor's files, until it succeeds.
+        """Repeat a call that reads the donor's files by this cluster's Spark, until it succeeds.
 
-        Raises AwayError for an application error at once, for others after DONOR_WAIT_S seconds.
+        Raises AwayError: for an application error at once, for others after DONOR_WAIT_S seconds.
         """
         clock, pauses, failing_s = asyncio.get_running_loop().time, self._core.backoff(), None
 
@@ -243,7 +248,7 @@ class Transfer:
     # -- a table -------------------------------------------------------------------------------
 
     async def _table(self, number: int, table: CopyTable) -> None:
-        """Copy a table's files, then commit its state."""
+        """Copy one table: first its files, then the commit with its state."""
         state, _ = await self._ask("state", table=number)
         place = await self._taking.own(lambda copies: copies.begin(table))
 

@@ -35,13 +35,13 @@ from haproc.replicate.records.rows import Part
 
 
 ARCHIVE: Final = "(archive)"
-"""The name of the archive in a `Need`: it reads the log as a cluster does, from its position on.
-No cluster may have such a name."""
+"""The name in the `Need` of the archive, which reads the log from its position on, as a cluster
+does. No cluster may have such a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The lowest offset that a cluster still needs."""
+    """The lowest offset that the cluster ``name``, or the archive, still has to read."""
 
     name: str
     offset: int
@@ -49,10 +49,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The records below ``point`` may be deleted.
+    """Which records may be deleted: those below ``point``.
 
-    ``held_by``: the member that holds trimming back; empty if none does. If its queue were empty,
-    or the member were gone, ``held_records`` more could be deleted.
+    ``start`` and ``end``: the log's. ``held_by``: the cluster that holds trimming back; empty if
+    none does. If it had applied all, or were gone, ``held_records`` more could be deleted.
     """
 
     start: int
@@ -65,7 +65,11 @@ class Plan:
 def needs(
     names: Collection[str], cursors: Mapping[str, int], records_needed: int
 ) -> tuple[Need, ...]:
-    """Return each cluster's need, the lowest offset first."""
+    """Return the need of each of ``names``, the lowest offset first.
+
+    ``cursors``: their stored cursors; without one, everything is needed. ``records_needed``: how
+    many records below its cursor each needs.
+    """
     found = (Need(name, max(0, cursors.get(name, 0) - records_needed)) for name in names)
     return tuple(sorted(found, key=lambda need: (need.offset, need.name)))
 
@@ -73,7 +77,10 @@ def needs(
 def plan(
     start: int, end: int, needed: tuple[Need, ...], records_needed: int, keep_from: int
 ) -> Plan:
-    """Return the plan. ``keep_from``: the operator wants the records from here on kept."""
+    """Return the plan; ``keep_from``: the first record that the operator's settings keep.
+
+    ``start`` and ``end``: the log's. ``needed``: as `needs` returns it.
+    """
     lowest = needed[0].offset if needed else start
     point = max(start, min(lowest, keep_from))
     # The point if every member had applied everything.
@@ -85,7 +92,7 @@ def plan(
 
 
 def trims(me: str, ready_peers: Collection[str]) -> bool:
-    """True if this HAProc trims: it has the lowest name of all that are READY."""
+    """True if the HAProc ``me``, which is READY, trims: no READY peer has a name before its own."""
     return all(me < peer for peer in ready_peers)
 
 
@@ -102,16 +109,17 @@ def trims(me: str, ready_peers: Collection[str]) -> bool:
 logger = logging.getLogger(__name__)
 
 READ_S: Final = 10.0
-"""The longest wait for the log to be read to its end; after it the next round tries again."""
+"""The longest wait until the log is read to its end; if it is over, the next round tries again."""
 _PAGES_MAX: Final = 16
 _PAGE_RECORDS: Final = 64
 
 
 class Trimmer:
-    """Makes the plans, and trims. ``ready_peers``: the other HAProcs that are alive and READY.
+    """Makes a plan at regular times, and trims the log if this HAProc is the one that does.
 
-    ``archived``: returns the offset below which all is archived (raises LogError); None: trimming
-    does not wait for an archive.
+    ``ready_peers``: returns the other HAProcs that are alive and READY. ``archived``: returns the
+    offset below which all is archived (raises LogError); None: trimming does not wait for an
+    archive.
     """
 
     def __init__(
@@ -130,7 +138,7 @@ class Trimmer:
         self._old_below = 0
         self._logged = ""
         self.plan: Plan | None = None
-        """The newest plan."""
+        """The newest plan; None: none was made yet."""
 
     async def run_forever(self) -> None:
         """Call `look` at regular times until cancelled."""
@@ -144,7 +152,7 @@ class Trimmer:
             await asyncio.sleep(self._rules.interval_s)
 
     async def look(self) -> None:
-        """Make a plan, and trim the log if this HAProc is the one that trims."""
+        """Make a plan, and trim the log if this HAProc is the one that trims; raises LogError."""
         core, log = self._core, self._core.log
         end = await log.end()
         known = await self._admission.wait_read_to(end, READ_S)
@@ -169,7 +177,7 @@ class Trimmer:
             await self._trim(start, self.plan.point)
 
     def describe(self) -> Mapping[str, Json]:
-        """Return the log's start and end as of the newest plan, and what holds trimming back."""
+        """Return as JSON the log's range at the newest plan, and what holds trimming back."""
         found = self.plan
         return {
             "enabled": self._rules.enabled,
@@ -203,7 +211,7 @@ class Trimmer:
     # -- the records that an operator wants kept -------------------------------------------
 
     async def _keep_from(self, start: int, end: int) -> int:
-        """Return the first offset to keep, by ``keep_records`` and ``keep_s``: the lower one."""
+        """Return the first offset that ``keep_records`` or ``keep_s`` keeps; raises LogError."""
         newest = max(0, end - self._rules.keep_records)
         if newest <= start or not self._rules.keep_s:
             return newest
@@ -213,6 +221,7 @@ class Trimmer:
         """Return an offset, at most ``limit``, below which all records are older than ``keep_s``.
 
         Only operations and parts have times. A long run of records without a time counts as young.
+        Raises LogError.
         """
         old_ms = self._core.unix_ms() - 1000 * self._rules.keep_s
         low, high = max(start, min(self._old_below, limit)), limit
@@ -227,7 +236,10 @@ class Trimmer:
         return low
 
     async def _made(self, offset: int, end: int) -> tuple[int, int] | None:
-        """Return offset and Unix time (ms) of the first record with a time in a range, or None."""
+        """Return offset and Unix time (ms) of the first record in a range that has a time.
+
+        None if none has, or none was found among the first thousand records.
+        """
         for _ in range(_PAGES_MAX):
             entries = await self._core.log.read(offset, records_max=_PAGE_RECORDS)
             for entry in entries:

@@ -1,4 +1,4 @@
-"""A client's write: one append to the log, then its outcome on this cluster."""
+"""Carries out a client's write: one append to the log, then a wait for the outcome here."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from haproc.replicate.records.control import Fence
 from haproc.replicate.records.operation import Operation
 
 _OF_THE_TIMEOUT: Final = 0.9
-"""The share of a client's timeout after which a wait ends: so the client receives the reason."""
+"""The part of the client's timeout after which a wait ends, so that the client still gets the
+reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteAttempt:
-    """An operation in the log, and its outcome on this cluster."""
+    """An operation in the log, with its outcome on this cluster."""
 
     facts: Facts
     offset: int
@@ -43,9 +44,10 @@ class WriteAttempt:
 
 
 class Writes:
-    """Submits writes. ``known_from`` returns the offset from which on request ids are known.
+    """Puts clients' writes into the log and waits for their outcomes.
 
-    ``stopping`` returns True if no new statement is started here.
+    ``known_from`` returns the offset from which on all request ids are known. ``stopping`` returns
+    True if this cluster starts no new statements.
     """
 
     def __init__(
@@ -56,9 +58,10 @@ class Writes:
         self._stopping = stopping
 
     async def clear(self, op: Operation, timeout_s: float) -> None:
-        """Wait before DDL is appended, while in the log it would hold up other operations.
+        """Wait, before DDL is appended, for computations of tables that conflict with it.
 
-        Raises RequestError before ``timeout_s``, the client's timeout, is over.
+        In the log the DDL would hold up all operations behind it meanwhile. Raises RequestError
+        before ``timeout_s``, the client's timeout, is over.
         """
         core = self._core
         if not op.exclusive or core.outcomes.find(op.key) is not None:
@@ -72,10 +75,10 @@ class Writes:
     ) -> tuple[int, OperationOutcome]:
         """Append the operation to the log; return its offset, and its outcome on this cluster.
 
-        If the log has the operation's id already, nothing is appended: the first outcome is
-        returned. After a STALE outcome the caller makes the operation anew, once everything up to
-        its offset is applied here. ``op.since``: the result of `since` when the request came.
-        ``logged`` is called once the log has the operation. Raises RequestError.
+        If the log has its request id already, nothing is appended, and the outcome of that
+        operation is returned. After the outcome STALE the caller must make a new operation, once
+        everything up to the offset is applied here. ``op.since``: the result of `since` when the
+        request came. ``logged`` is called once the log has the operation. Raises RequestError.
         """
         core = self._core
         if not core.condition.takes_writes or self._stopping():
@@ -116,9 +119,10 @@ class Writes:
         return offset, outcome
 
     async def repeated(self, key: tuple[str, str], fingerprint: str) -> WriteAttempt | None:
-        """Return the operation of an earlier copy of this request, once it has an outcome.
+        """If the request came before and is in the log, wait for its outcome and return it.
 
-        None if no earlier copy was read here so far. Raises RequestError.
+        None if this HAProc has read no operation with its id (``key``: user and id). Raises
+        RequestError, also if that id belongs to another request (``fingerprint``).
         """
         known = self._core.outcomes.find(key)
         if known is None:
@@ -127,17 +131,17 @@ class Writes:
         return WriteAttempt(known.facts, offset, outcome)
 
     async def fence(self, name: str) -> int:
-        """Append a fence on a name; return its offset.
+        """Append a fence on the table or view ``name``; return its offset. Raises RequestError.
 
-        A later write that rests on the name counts only if it was analyzed after the fence. Raises
-        RequestError.
+        A later write that rests on the name is applied only if it was analyzed after the fence.
         """
         return await self._appended(Fence(name))
 
     def since(self, age_s: float = 0.0, arrived_s: float | None = None) -> int:
-        """Return an offset below which the log has no copy of a request.
+        """Return an offset below which the log cannot have an earlier copy of a request.
 
-        The request was first sent ``age_s`` before ``arrived_s``, its arrival by the loop's clock.
+        The request was first sent ``age_s`` before it arrived; ``arrived_s``: its arrival by the
+        event loop's clock; None: now.
         """
         core, now_s = self._core, asyncio.get_running_loop().time()
         arrived_s = now_s if arrived_s is None else arrived_s
@@ -193,7 +197,10 @@ class Writes:
         return known.offset, await self.settled(known)
 
     async def settled(self, known: Known) -> OperationOutcome:
-        """Wait for the outcome of an operation on this cluster; raises RequestError."""
+        """Wait for the outcome of an operation on this cluster, and return it.
+
+        Raises RequestError if the operation came too late, or was skipped on this cluster.
+        """
         outcome = await self._core.outcomes.outcome(known)
         if outcome.status is OutcomeStatus.EXPIRED:
             raise _too_late(known.facts.id, known.offset)
@@ -211,7 +218,11 @@ class Writes:
     def unavailable(
         self, outcome: WriteOutcome = WriteOutcome.NOT_SENT, offset: int | None = None
     ) -> RequestError:
-        """Return the error for clients while this cluster takes no requests."""
+        """Return the error for a client whose request this cluster cannot take in its state.
+
+        ``outcome``: what is known of the write's effect. ``offset``: the operation's, if it is in
+        the log.
+        """
         core = self._core
         return RequestError(
             FailureKind.AVAILABILITY,
@@ -238,5 +249,5 @@ def _too_late(operation_id: str, offset: int | None = None) -> RequestError:
 
 
 def now_ms() -> int:
-    """Return Unix time in milliseconds."""
+    """Return the present Unix time in milliseconds."""
     return time.time_ns() // 1_000_000

@@ -1,1 +1,1 @@
-"""The operations that all clusters have applied, read again from the log as rows for an archive."""
+"""Reads operations that all clusters have applied from the log again, as rows for an archive."""

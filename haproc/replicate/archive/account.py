@@ -1,4 +1,4 @@
-"""Finds, from the log alone, the operations that count and their outcomes on each cluster."""
+"""Finds from the log alone which operations were applied, with what outcome on each cluster."""
 
 from __future__ import annotations
 
@@ -46,29 +46,30 @@ _KEY: Final = "archive/position"
 
 
 class ArchivePosition:
-    """The offset below which all operations are in the archive, a table of the ring.
+    """Stores the offset below which all operations are in the archive, a table of the ring.
 
-    It is kept in the key-value store, so it outlives the archive's program and every HAProc. If two
+    It is in the key-value store, so it outlives the archive's program and every HAProc. If two
     store it at the same time, the lower one may stay: then the log keeps more than it has to.
 
-    Its methods raise LogError."""
+    The methods raise LogError.
+    """
 
     def __init__(self, store: KeyValueStore) -> None:
         self._store = store
 
     async def read_archived_offset(self) -> int:
-        """Return the offset below which all is archived; 0 if nothing is archived."""
+        """Return the offset below which all is archived; 0 if nothing is."""
         kept = await self._store.get(_KEY)
         return 0 if kept is None else int(kept.value)
 
     async def move(self, below: int) -> None:
-        """Store that all below an offset is archived; a lower offset changes nothing."""
+        """Store that all below an offset is archived; nothing changes if a higher one is stored."""
         if below > await self.read_archived_offset():
             await self._store.put(_KEY, str(below).encode())
 
 
 KNOWN_MAX: Final = 100_000
-"""The most operations of which facts are remembered: some tens of megabytes."""
+"""The most operations of which outcomes are remembered: some tens of megabytes."""
 
 
 class ArchivedStatus(StrEnum):
@@ -78,14 +79,14 @@ class ArchivedStatus(StrEnum):
     FAILED = "failed"
     """It had an application error on this cluster."""
     REJECTED = "rejected"
-    """The ring decided that no cluster applies it."""
+    """The ring decided that no cluster applies it, or revoked it."""
     SKIPPED = "skipped"
-    """An operator had this cluster pass over it."""
+    """An operator had this cluster skip it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The outcome of an operation on one cluster; ``error``: the error's class, or empty."""
+    """The outcome of an operation on one cluster; ``error``: the error's class; empty: none."""
 
     status: ArchivedStatus
     error: str = ""
@@ -103,19 +104,20 @@ class _Known:
 
 
 class Fates:
-    """The outcomes of operations on each cluster, by the log. Values in, values out.
+    """Finds the outcomes of operations on each cluster from the log. Values in, values out.
 
     An operation was applied by every cluster with a cursor beyond it, unless a later record shows
     another outcome. A decision, an error in place of its rows, or an ``abandon`` rejects it on all
-    clusters. A report shows an error on one cluster, a skip shows that one cluster passed over it.
-    Each of these records is in the log before the cluster stores a cursor beyond the operation. So
-    read the cursors first, then ask for the log's end, and pass all control records up to it to
-    `note`: then every outcome below the cursors is known.
+    clusters. A report shows an error on one cluster, a skip shows that one cluster skipped it. Each
+    of these records is in the log before the cluster stores a cursor beyond the operation. So read
+    the cursors first, then ask for the log's end, and pass all control records up to it to `note`:
+    then every outcome below the cursors is known.
 
     Few operations have such records. If too many have, only the first ones are remembered, and
     nothing is known from `known_below` on: read these records again later.
 
-    ``begin``: operations below this offset are not asked for."""
+    ``begin``: nobody asks about operations below this offset.
+    """
 
     def __init__(self, begin: int, claims: Claims, known_max: int = KNOWN_MAX) -> None:
         self._begin = begin
@@ -125,10 +127,14 @@ class Fates:
         self._failure_votes = FailureVotes()
         self._failure_votes.begin(begin)
         self.known_below: int | None = None
-        """Set if operations were too many: those from this offset on are forgotten."""
+        """The offset from which on outcomes are forgotten, because there were too many; None: none
+        are."""
 
     def note(self, at: int, message: Message | Filler) -> None:
-        """Note the record at offset ``at``. All control records must be noted, in order."""
+        """Use the record at offset ``at``.
+
+        All control records must be given, in the log's order.
+        """
         match message:
             case Claim():
                 self._claims.see(at, message.cluster)
@@ -162,7 +168,7 @@ class Fates:
             known.settled, known.rejected = True, rejected
 
     def _abandon(self, offset: int, rejected: str) -> None:
-        """Note an ``abandon``. It counts even if a decision has let the operation run before."""
+        """Set an operation to rejected by an ``abandon``, even after a decision that let it run."""
         known = self._of(offset)
         if known is not None:
             known.settled, known.rejected = True, rejected
@@ -197,14 +203,14 @@ class Fates:
         self.known_below = below
 
     def forget(self, below: int) -> None:
-        """Forget operations below an offset: they are not asked for any more."""
+        """Forget operations below an offset: nothing will ask about them."""
         self._begin = max(self._begin, below)
         self._failure_votes.forget(below)
         if self._known:
             self._known = {at: known for at, known in self._known.items() if at >= below}
 
     def endings(self, offset: int, clusters: Collection[str]) -> dict[str, Ending] | None:
-        """Return an operation's outcome on each cluster; None: all have applied it."""
+        """Return the operation's outcome on each of the clusters; None: all have applied it."""
         known = self._known.get(offset)
         if known is None or not (known.rejected or known.by_cluster):
             return None
@@ -213,7 +219,10 @@ class Fates:
         return {name: known.by_cluster.get(name, APPLIED) for name in clusters}
 
     def rows(self, offset: int) -> int | None:
-        """Return the number of rows of an operation's query; None if it was not computed."""
+        """Return how many rows the operation's query gave.
+
+        None if the log has no ``rows`` record.
+        """
         known = self._known.get(offset)
         return None if known is None else known.rows
 
@@ -224,14 +233,14 @@ def known_from(position: int, window_records: int) -> int:
 
 
 class Account:
-    """Judges the operations of the log again, and knows their outcomes. Values in, values out.
+    """Judges the operations of the log again, and finds their outcomes. Values in, values out.
 
     It has two positions. Control records are noted ahead (`note`), up to the log's end. Operations
     are judged later (`take`), up to the lowest cursor. `haproc.replicate.archive.pages` reads the
     log for it.
 
-    ``begin``: the offset from which on `take` returns operations. ``read_from``: the first record
-    that it receives. ``claims``: each cluster's newest claim below ``read_from``.
+    ``begin``: the offset from which on `take` returns operations. ``read_from``: the offset of the
+    first record that it is given. ``claims``: each cluster's newest claim below ``read_from``.
     """
 
     def __init__(
@@ -241,7 +250,7 @@ class Account:
         self.position = read_from
         self.noted_to = read_from
         self.last_shown = begin - 1
-        """The offset of the newest operation that is on a page."""
+        """The offset of the newest operation that a page shows."""
         self._definitions = Definitions(window_records)
         self._definitions.begin(read_from)
         self._judge = Judge(IdempotencyWindow(window_records), self._definitions)
@@ -249,7 +258,7 @@ class Account:
         self.fates = Fates(begin, Claims(claims))
 
     def note(self, entries: Iterable[Entry]) -> None:
-        """Note the control records among the entries; entries below `noted_to` are ignored."""
+        """Use the control records among these entries; entries below `noted_to` are ignored."""
         for entry in entries:
             if entry.offset < self.noted_to:
                 continue
@@ -258,7 +267,7 @@ class Account:
             self.noted_to = entry.offset + 1
 
     def take(self, entry: Entry) -> Operation | None:
-        """Judge the next entry at or after ``position``; return its operation if that counts.
+        """Judge the next entry of the log; return its operation if clusters apply it.
 
         None for control records, repetitions, and operations that every cluster passes over.
         """
@@ -279,14 +288,20 @@ class Account:
         return op if judgement is RecordJudgement.NEW and entry.offset >= self.begin else None
 
     def shown(self, offset: int) -> None:
-        """Note that an operation is on a page: so it is not shown again."""
+        """Note that a page shows the operation at this offset."""
         self.last_shown = offset
 
     def go_on_from(self, offset: int) -> None:
-        """Forget everything below an offset; the next entry for `take` is the one at the offset."""
+        """Forget everything below an offset.
+
+        The next entry that `take` gets is the one at this offset.
+        """
         self.begin, self.position = max(self.begin, offset), offset
         self.fates.forget(self.begin)
 
     def stands_at(self, offset: int) -> bool:
-        """True if reading can go on here: all before is read, and nothing from here on is shown."""
+        """True if the next page can begin at this offset without reading earlier records again.
+
+        All before it is judged, and no operation from it on is on a page.
+        """
         return self.last_shown < offset <= self.position

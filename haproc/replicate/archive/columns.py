@@ -1,4 +1,4 @@
-"""The archive's rows as Arrow, and the parts of an operation that they show."""
+"""Makes the archive's rows as Arrow; selects the parts of an operation that they show."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SpooledRows
 
 OWN_SCHEMA_PREFIX: Final = "spark_catalog.haproc."
-"""The prefix of the tables in which the archive's pipeline keeps its results."""
+"""How the names of the tables begin in which the archive's pipeline stores its results."""
 _DIGEST_KEY: Final = b"haproc archive digest"
 _PLAN_BYTES_MAX: Final = 1 << 20
-"""Larger plans are not searched for SQL text: they consist mostly of rows."""
+"""Larger plans are not searched for SQL text, because they consist mostly of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The shown parts of an operation: its statement, number of rows, digest; None: not known."""
+    """What the archive shows of an operation: statement, number of rows, digest; None: unknown."""
 
     statement: str | None = None
     rows: int | None = None
@@ -40,12 +40,13 @@ class Shown:
 
 
 class Showing:
-    """Selects the parts of an operation that the archive's readers see. Values in, values out.
+    """Selects what the archive's readers see of an operation. Values in, values out.
 
     By default no literal of a statement is shown. Rows and plans are shown only by a digest under a
     key of the ring. Readers can recognise equal ones, but cannot find the content by trials.
 
-    ``secret``: the ring's secret."""
+    ``secret``: the ring's secret.
+    """
 
     def __init__(self, rules: Archive, secret: str) -> None:
         self._rules = rules
@@ -53,7 +54,7 @@ class Showing:
         self._open: Callable[[frozenset[str]], bool] = lru_cache(4096)(self._unmasked)
 
     def own(self, op: Operation) -> bool:
-        """True if the archive's own pipeline wrote it: such writes are not archived."""
+        """True if the archive's own pipeline made the operation: such writes are not archived."""
         return (
             op.user == self._rules.user
             and bool(op.writes)
@@ -61,7 +62,7 @@ class Showing:
         )
 
     def of(self, op: Operation) -> Shown:
-        """Return the shown parts of an operation."""
+        """Return what the archive shows of the operation."""
         match op.write:
             case SqlText(sql):
                 return self._sql(op, sql)
@@ -155,11 +156,11 @@ _MADE_LAST: Final = frozenset({"offset", "rows", "outcomes"})
 _BLOCK_SCHEMA: Final[Any] = pa.schema([field for field in SCHEMA if field.name not in _MADE_LAST])
 _BLOCK_ROWS: Final = 1024
 _ROW_BYTES: Final = 200
-"""The approximate size of a row without its statement."""
+"""About how many bytes a row has without its statement."""
 
 
 class Columns:
-    """Collects rows; the outcomes of their operations are added at the end.
+    """Collects the archive's rows; the outcomes of the operations are added at the end.
 
     The rows become Arrow block by block: tens of thousands of rows as Python objects would keep the
     garbage collector busy, which took half of all time.
@@ -177,7 +178,7 @@ class Columns:
         return len(self._offsets)
 
     def add_operation_row(self, offset: int, op: Operation, shown: Shown) -> None:
-        """Add an operation, with rising offsets."""
+        """Add the row of an operation; offsets must rise from call to call."""
         self._offsets.append(offset)
         self._counts.append(shown.rows)
         self._block.append(
@@ -208,9 +209,9 @@ class Columns:
         self._block = []
 
     def table(self, below: int, fates: Fates, latencies: Mapping[str, Mapping[int, int]]) -> Any:
-        """Return the rows below an offset as an Arrow table of `SCHEMA`.
+        """Return the rows below an offset, with outcomes, as an Arrow table of the schema `SCHEMA`.
 
-        ``latencies``: by cluster, the known latencies in ms by offset.
+        ``latencies``: by cluster and offset, the known latencies in ms.
         """
         self._end_block()
         count = bisect_left(self._offsets, below)

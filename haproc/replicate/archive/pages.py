@@ -1,8 +1,8 @@
 """Makes pages of the operations that all clusters have applied, from the log, in bounded memory.
 
-A page begins at an offset. It ends at the lowest stored cursor, or at a number of rows or bytes.
-For consecutive pages the log is read twice: ahead for the outcomes, then for the operations. The
-facts for judging the next page are kept. Before a page that begins at another offset, one and a
+A page begins at an offset. It ends at the lowest stored cursor, or after some number of rows or
+bytes. For consecutive pages the log is read twice: ahead for the outcomes, then for the operations.
+The facts for judging the next page are kept. Before a page that begins at another offset, one and a
 quarter idempotency windows are read.
 """
 
@@ -25,35 +25,38 @@ from haproc.replicate.member.core import Core
 
 ROWS_MAX: Final = 50_000
 BYTES_MAX: Final = 8 << 20
-"""The size of a page: as much as one record of rows may have by default."""
+"""The size at which a page ends: as much as one record of rows may have by default."""
 SPAN_MAX: Final = 1 << 18
-"""The most offsets that a page covers, even if few of them are rows."""
+"""The most offsets that a page covers, even if few of them give rows."""
 _READ_RECORDS: Final = 256
-"""The records of one read: they hold up the event loop for some milliseconds."""
+"""How many records are read at once: they hold up the event loop for some milliseconds."""
 _READ_BYTES: Final = 4 << 20
 _READ_S: Final = 10.0
 _NO_ROWS: Final = no_rows(SCHEMA)
 
 
 class Timekeepers(Protocol):
-    """The other HAProcs, which know the latencies of operations on their clusters."""
+    """The other HAProcs; each knows how long operations took on its cluster."""
 
     async def latencies(
         self, peer: str, start: int, end: int, timeout_s: float
     ) -> Mapping[int, int]:
-        """Return the latencies in ms by offset; raises PeerUnavailableError."""
+        """Return, by offset, the latency of each operation in ms on a peer's cluster.
+
+        Raises PeerUnavailableError.
+        """
         ...
 
     def is_gone(self, peer: str) -> bool:
-        """True if a peer is silent for so long that a request to it is useless."""
+        """True if a peer has been silent for so long that a request to it is useless."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The operations from ``start`` to ``end``, as an Arrow IPC stream.
+    """The operations from offset ``start`` on and below ``end``, as an Arrow IPC stream.
 
-    ``applied_to``: the end of the last page that can be made now. ``start`` is above the requested
+    ``applied_to``: where the last page ends that can be made now. ``start`` is above the requested
     offset if the log was trimmed.
     """
 
@@ -68,7 +71,7 @@ class Pages:
     """Makes the pages, one at a time.
 
     ``wait_read_to`` waits until the log is read up to an offset, so that the members are known; it
-    returns False if the given time is over. ``secret``: the ring's secret.
+    returns False if that takes longer than the given seconds. ``secret``: the ring's secret.
     """
 
     def __init__(
@@ -89,7 +92,10 @@ class Pages:
         self._account: Account | None = None
 
     async def page(self, start: int, rows_max: int) -> Page:
-        """Return the page that begins at an offset; raises RequestError."""
+        """Return the page that begins at ``start``, with at most ``rows_max`` rows.
+
+        Raises RequestError.
+        """
         try:
             async with self._lock:
                 return await self._page(start, min(rows_max, ROWS_MAX))
@@ -98,7 +104,7 @@ class Pages:
             raise log_unavailable("the log cannot be read", error, "try again") from error
 
     async def archived(self, below: int) -> None:
-        """Store that all below an offset is archived; raises RequestError."""
+        """Store that all operations below an offset are archived; raises RequestError."""
         try:
             _, applied_to = await self._applied()
             if below > applied_to:
@@ -111,7 +117,10 @@ class Pages:
             raise log_unavailable("the store took nothing", error, "try again") from error
 
     async def _applied(self) -> tuple[tuple[str, ...], int]:
-        """Return the clusters, and their lowest stored cursor."""
+        """Return the clusters, and the lowest of their stored cursors.
+
+        Raises RequestError, LogError.
+        """
         core = self._core
         end = await core.log.end()
         cursors = {name: cursor.offset for name, cursor in (await core.log.cursors()).items()}
@@ -148,7 +157,10 @@ class Pages:
         return Page(stream_of(table), table.num_rows, start, reached, applied_to)
 
     async def _fill(self, columns: Columns, account: Account, limit: int, rows_max: int) -> int:
-        """Add operations until the page is full or the limit is reached; return the page's end."""
+        """Add rows until the page is full or reaches the offset ``limit``.
+
+        Returns the page's end.
+        """
         while account.position < limit:
             entries = await self._entries(account.position)
             for at, entry in enumerate(entries):
@@ -166,7 +178,10 @@ class Pages:
         return limit
 
     async def _account_at(self, start: int) -> Account:
-        """Return the account of the log at an offset: of the page before, or read anew."""
+        """Return an account at the offset ``start``: that of the page before, or a new one.
+
+        For a new one, the log before the offset is read.
+        """
         account, core = self._account, self._core
         self._account = None
         if account is not None and account.stands_at(start):
@@ -201,7 +216,10 @@ class Pages:
     async def _latencies(
         self, clusters: tuple[str, ...], start: int, end: int
     ) -> Mapping[str, Mapping[int, int]]:
-        """Return by cluster the latencies in ms by offset; empty for a HAProc without an answer."""
+        """Return, by cluster and offset, the latencies in ms.
+
+        The entry of a cluster is empty if its HAProc did not answer.
+        """
         core = self._core
 
         async def asked(name: str) -> Mapping[int, int]:

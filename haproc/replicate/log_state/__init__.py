@@ -1,1 +1,1 @@
-"""The facts that follow from all records that this cluster has read. Nothing here does I/O."""
+"""The facts that follow from the records that this cluster has read from the log. No I/O here."""

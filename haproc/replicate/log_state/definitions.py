@@ -1,4 +1,7 @@
-"""Finds changed definitions: stale operations, newest writes, DDL that names all its tables."""
+"""Finds out from the log which names were redefined, and so which operations are stale.
+
+Also the newest write of each table, for cached answers, and DDL that touches only what it names.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,12 @@ from haproc.replicate.records.rows import ComputedPlan, SpooledRows
 
 
 _SHARE: Final = 4
-"""Chosen: even at the highest rate of a ring, a quarter of the default window lasts some seconds.
-And to read a quarter more at a start costs little."""
+"""A quarter of the window. Chosen: even at the highest rate of a ring, a quarter of the default
+window lasts some seconds. And to read a quarter more at a start costs little."""
 
 NOTHING: Final = frozenset[str]()
 ANYTHING: Final = "*"
-"""A name in `Operation.rests_on`: the operation may also rest on names that are not in the set."""
+"""In `Operation.rests_on`: the operation may also rest on names that are not in the set."""
 _NEVER: Final = frozenset(
     {
         Kind.DELETE,
@@ -54,27 +57,30 @@ _NEVER: Final = frozenset(
         Kind.ROWS,
     }
 )
-"""Kinds that change a table's rows, and never its schema."""
+"""Kinds of statements that change a table's rows, and never its schema."""
 _MAY: Final = frozenset({Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.MERGE})
-"""Kinds that change a table's schema only on request."""
+"""Kinds of statements that change a table's schema only if they say so, or a setting does."""
 _MERGING: Final = ("automerge", "overwriteschema")
-"""Words in the names of settings by which every statement may change the schema."""
+"""Parts of the names of settings by which every statement may change a table's schema."""
 
 
 def reach(window_records: int) -> int:
-    """Return the most records between an operation's ``analyzed_to`` and the operation."""
+    """Return how many records may lie between an operation's ``analyzed_to`` and the operation.
+
+    With more it counts as stale.
+    """
     return window_records // _SHARE
 
 
 def records_needed(window_records: int) -> int:
-    """Return the number of records below its cursor that a HAProc must read to judge new ones."""
+    """Return how many records below its cursor a HAProc must read to judge new operations."""
     return window_records + reach(window_records)
 
 
 def redefined_by(
     op: Operation, evolves: bool | None = None, *, writes_known: bool = False
 ) -> frozenset[str] | None:
-    """Return the written names that the operation may redefine; None: any name.
+    """Return the names that an operation may redefine, of those it writes; None: any name.
 
     The HAProc that makes the operation stores this in the record. ``evolves``: the plan shows that
     the operation may change its table's columns; None: no plan was read. ``writes_known``: the
@@ -90,10 +96,10 @@ def redefined_by(
 
 
 def _evolves(op: Operation, evolves: bool | None) -> bool:
-    """True if an INSERT or a MERGE may change its table's columns.
+    """True if an INSERT or a MERGE may change the columns of its table.
 
-    It may because of WITH SCHEMA EVOLUTION, an option, or a setting of the session. Plain rows
-    (`Operation.insert`) have no options.
+    It may because of WITH SCHEMA EVOLUTION, an option, or a setting of the session. An INSERT of
+    plain rows (`Operation.insert`) has no options.
     """
     if _merges_by_itself(op.settings):
         return True
@@ -128,12 +134,12 @@ def _merges_by_itself(settings: Settings) -> bool:
 
 
 def redefined(op: Operation | Fence) -> frozenset[str] | None:
-    """Return the names that a record of the log may redefine; None: any name."""
+    """Return the names that an operation or a fence may redefine; None: any name."""
     return frozenset({op.name}) if isinstance(op, Fence) else op.redefines
 
 
 class Definitions:
-    """The names that the newest records have redefined, as far back as `reach`."""
+    """The newest redefinition of each name in the last records, as far back as `reach`."""
 
     def __init__(self, window_records: int) -> None:
         self._reach = reach(window_records)
@@ -145,15 +151,15 @@ class Definitions:
 
     @property
     def known_from(self) -> int:
-        """The offset from which on all records were noted."""
+        """The offset from which on all records were noted here."""
         return self._known_from
 
     def begin(self, known_from: int) -> None:
-        """Set the offset of the first record that will be noted."""
+        """Set ``known_from``: the offset of the first record that will be noted."""
         self._known_from = known_from
 
     def note(self, offset: int, op: Operation | Fence) -> None:
-        """Note a record, whatever its outcome is. Offsets must rise from call to call."""
+        """Note a record, whatever its outcome; offsets must rise from call to call."""
         self._read_to = offset + 1
         names = redefined(op)
         if names != NOTHING:
@@ -170,9 +176,10 @@ class Definitions:
                 del self._newest[name]
 
     def stale(self, offset: int, op: Operation) -> bool | None:
-        """True if a definition that the operation rests on may have changed since its analysis.
+        """True if a definition that the operation rests on may have changed since it was analyzed.
 
-        ``offset``: the operation's place. None if this HAProc has not read enough of the log.
+        ``offset``: the operation's own. None if this HAProc has not read enough of the log to know
+        it.
         """
         if op.analyzed_to is None:
             return False
@@ -183,7 +190,10 @@ class Definitions:
         return None if op.analyzed_to < self._known_from else False
 
     def unchanged(self, names: Iterable[str], since: int) -> bool:
-        """True if no record from ``since`` up to the newest one read may have redefined a name."""
+        """True if no record read so far, from ``since`` on, may have redefined one of the names.
+
+        False also if that is too far back to be known.
+        """
         remembered = max(self._known_from, self._read_to - self._reach)
         return since >= remembered and not self._defined_since(names, since)
 
@@ -199,20 +209,20 @@ TABLES_MAX: Final = 10_000
 
 
 def defines(op: Operation) -> bool:
-    """True if an operation may change the meaning of a query: by names, or by their types.
+    """True if the operation may change what queries mean: it may redefine a name.
 
-    An exclusive operation may do so, because it may touch more than it names.
+    An exclusive operation may always do so, because it may touch more than it names.
     """
     return op.exclusive or redefined(op) != NOTHING
 
 
 def touches(op: Operation, tables: frozenset[str]) -> bool:
-    """True if an operation may change the result of a query of these tables."""
+    """True if the operation may change the result of a query that reads these tables."""
     return defines(op) or not op.writes.isdisjoint(tables)
 
 
 class Written:
-    """The newest offset at which each table is written, for cached answers.
+    """The offset of the newest write of each table, to tell if cached answers are still right.
 
     An answer that shows all writes to its tables below an offset is still right at a later offset
     if no record in between writes these tables. Records are noted when they are read, long before
@@ -228,7 +238,7 @@ class Written:
         self._defined = self._unknown = -1
 
     def note(self, offset: int, op: Operation) -> None:
-        """Note an operation, whatever its outcome is."""
+        """Note an operation, whatever its outcome."""
         if defines(op):
             self._defined = offset
         self._newest.update(dict.fromkeys(op.writes, offset))
@@ -238,15 +248,15 @@ class Written:
 
     @property
     def newest(self) -> Mapping[str, int]:
-        """The offset of the newest known write, by table."""
+        """By table, the offset of its newest known write."""
         return self._newest
 
     def defined(self, since: int) -> bool:
-        """True if a record from ``since`` on may have changed the meaning of any query."""
+        """True if an operation from offset ``since`` on may have redefined a name."""
         return self._defined >= since
 
     def changed(self, tables: Iterable[str], since: int) -> bool:
-        """True if a record from ``since`` on may change the result of a query of these tables."""
+        """True if an operation from offset ``since`` on may change a query of these tables."""
         newest = max((self._newest.get(name, -1) for name in tables), default=-1)
         return max(newest, self._defined, self._unknown) >= since
 
@@ -270,13 +280,13 @@ _KINDS: Final = frozenset(
     }
 )
 _PLACES: Final = (b"path", b"location")
-"""Parts of the names of a plan's options that give the place of a table's files."""
+"""Parts of the names of options in a plan that say where a table's files are."""
 _GOES_ON: Final = frozenset({"FROM", "AS"})
-"""Words that may follow a column with the name ``location``."""
+"""Words that may follow the name ``location`` if it is a column, not the keyword."""
 
 
 def names_all(op: Operation) -> bool:
-    """True if an operation is DDL that touches only the tables that it names."""
+    """True if the operation is DDL that touches only the tables that its text or plan names."""
     if not (op.tables_known and op.writes) or op.kind not in _KINDS:
         return False
     match op.write:
@@ -295,7 +305,10 @@ def _names_place(plan: bytes) -> bool:
 
 
 def _may_name_place(sql: str, *, renames: bool) -> bool:
-    """True if a text may name a place of files; with ``renames`` also if it has RENAME."""
+    """True if a statement's text may say where files are.
+
+    With ``renames`` also if it has RENAME.
+    """
     try:
         tokens = [token for token in tokenize(sql) if token.kind is not TokenKind.HINT]
     except LexicalError:

@@ -55,21 +55,21 @@ from haproc.replicate.records.control import (
 )
 
 QUERY_CANCELED: Final = "57014"
-"""The SQLSTATE of a revoked operation: that of a cancelled statement."""
+"""The SQLSTATE that clients receive for a revoked operation: that of a cancelled statement."""
 
 
 def abandoned_class(word: Abandon) -> ErrorClass:
-    """Return the class of the error that clients receive for an abandoned operation."""
+    """Return the error class that clients receive for an operation with this ``abandon``."""
     return ErrorClass.REVOKED if word.revoked else ErrorClass.GIVEN_UP
 
 
 def taken_back(who: str) -> str:
-    """Return the text of the clients' error for a revoked operation."""
+    """Return the text of the error that clients receive for an operation revoked by ``who``."""
     return f"it was taken back by {who}, and has no effect anywhere"
 
 
 class FailureVotes:
-    """The votes on operations that cannot be applied, as far as the log was read."""
+    """The votes on operations that cannot be applied or were revoked, as read from the log."""
 
     def __init__(self) -> None:
         self._votes: dict[int, dict[int, FailureVote | VoteWithdrawal]] = {}
@@ -79,19 +79,22 @@ class FailureVotes:
         self._known_from = 0
 
     def begin(self, known_from: int) -> None:
-        """Ignore votes on operations below this offset: they are not known completely."""
+        """Ignore votes on operations below this offset: some of their records may not be read."""
         self._known_from = known_from
 
     def members_changed(self, offset: int, leaves: str = "") -> None:
-        """Note a record of the ring's members; ``leaves``: the cluster that leaves, or empty."""
+        """Note that the record at ``offset`` changes the ring's members.
+
+        ``leaves``: the cluster that leaves the ring; empty: none.
+        """
         self._changes[offset] = leaves
 
     def left_since(self, offset: int) -> frozenset[str]:
-        """Return the clusters that left the ring after an operation: they may have applied it."""
+        """Return the clusters that left the ring after this operation: they may have applied it."""
         return frozenset(name for at, name in self._changes.items() if name and at > offset)
 
     def record(self, at: int, word: FateMessage, claims: Claims) -> bool:
-        """Note the record at offset ``at``; True if it gives the operation up.
+        """Note the record ``word`` at offset ``at``; True if it is an ``abandon`` that is valid.
 
         Records must come in the order of the log, after all claims before them.
         """
@@ -129,9 +132,9 @@ class FailureVotes:
     def valid_votes(
         self, offset: int, before: int | None = None
     ) -> dict[str, tuple[int, FailureVote]]:
-        """Return by cluster its valid failure vote on an operation, with the vote's offset.
+        """Return, by cluster, its valid failure vote on the operation, with the vote's offset.
 
-        ``before``: count only records below this offset.
+        ``before``: only records below this offset are regarded; None: all.
         """
         found: dict[str, tuple[int, FailureVote]] = {}
         void = -1
@@ -146,7 +149,10 @@ class FailureVotes:
         return found
 
     def open_revoke(self, offset: int) -> tuple[int, Revoke] | None:
-        """Return the first ``revoke`` of an operation that is still open, with its offset."""
+        """Return the first ``revoke`` of the operation that has not ended, with its offset.
+
+        None if there is no such record.
+        """
         revokes = self._revokes.get(offset)
         if not revokes or offset in self._abandoned:
             return None
@@ -158,31 +164,34 @@ class FailureVotes:
         return min((each for each in revokes.items() if each[0] > void), default=None)
 
     def offsets_with_revoke(self) -> list[int]:
-        """Return the offsets of all operations with a ``revoke``, open or not."""
+        """Return the offsets of all operations that have a ``revoke``, ended or not."""
         return sorted(self._revokes)
 
     def has_revoke(self, offset: int) -> bool:
-        """True if the operation has a ``revoke``, open or not."""
+        """True if the operation has a ``revoke``, ended or not."""
         return offset in self._revokes
 
     def done(self, offset: int) -> bool:
-        """True if a cluster answered a ``revoke`` with its outcome: it cannot be revoked."""
+        """True if a cluster answered a ``revoke`` with its outcome: then it cannot be revoked."""
         votes = self._votes.get(offset, {}).values()
         return any(isinstance(word, VoteWithdrawal) and word.done for word in votes)
 
     def abandoned(self, offset: int) -> Abandon | None:
-        """Return the valid ``abandon`` record of an operation, if there is one."""
+        """Return the valid ``abandon`` record of the operation; None if there is none."""
         found = self._abandoned.get(offset)
         return None if found is None else found[1]
 
     def abandoned_from(self, at: int) -> list[int]:
-        """Return the operations with an ``abandon`` record at or after an offset."""
+        """Return the offsets of the operations with an ``abandon`` at offset ``at`` or later."""
         return sorted(offset for offset, (found, _) in self._abandoned.items() if found >= at)
 
     def uncovered(
         self, offset: int, members: Iterable[str], absent: Mapping[str, int]
     ) -> frozenset[str]:
-        """Return the members that may have committed the operation, or may still do so."""
+        """Return the members that may have committed the operation, or may still do it.
+
+        They have neither voted, nor are they in ``absent``.
+        """
         return frozenset(members) - self.valid_votes(offset).keys() - absent.keys()
 
     def abandon(
@@ -194,10 +203,11 @@ class FailureVotes:
         members: Iterable[str],
         absent: Mapping[str, int],
     ) -> Abandon | None:
-        """Return an ``abandon`` record; None if a member has not voted, nor is vouched for.
+        """Return an ``abandon`` record, if every member has voted or is in ``absent``; else None.
 
         ``members``: all members since the operation, as of ``read_to``. ``by``: the deciding
-        cluster, and its claim. ``absent``: members that are vouched for, with their claims.
+        cluster and its claim. ``absent``: members for which an operator vouches, each with its
+        claim.
         """
         names = frozenset(members)
         if self.uncovered(offset, names, absent):
@@ -216,7 +226,7 @@ class FailureVotes:
         )
 
     def forget(self, below: int) -> None:
-        """Forget operations below an offset: they are not asked about any more."""
+        """Forget operations below an offset: nothing will ask about them."""
         if self._votes or self._abandoned or self._revokes:
             self._revokes = {o: found for o, found in self._revokes.items() if o >= below}
             self._votes = {o: votes for o, votes in self._votes.items() if o >= below}

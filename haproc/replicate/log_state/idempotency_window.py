@@ -1,4 +1,4 @@
-"""The request ids of earlier records, and the decision which operations of the log count."""
+"""Knows the request ids of earlier records, and decides which operations of the log are applied."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from haproc.replicate.records.operation import Operation
 
 
 MARGIN_S: Final = 5.0
-"""A request may be older than stated by so much, and the HAProcs' clocks may differ by it. Chosen:
+"""How much older than stated a request may be, and how much the HAProcs' clocks may differ. Chosen:
 more than a network's delays, and at 5,000 writes a second less than half of the window."""
 _STEP_MS: Final = 100
 
 
 class Past:
-    """The ends of the log as far back as ``records`` offsets; times are of one monotonic clock."""
+    """Where the log ended at earlier times, as far back as ``records`` offsets.
+
+    Times are of one monotonic clock.
+    """
 
     def __init__(self, records: int) -> None:
         self._records = records
@@ -42,7 +45,7 @@ class Past:
         self._noted_to = 0
 
     def observe(self, now_s: float, end: int) -> None:
-        """Note the log's end at the time ``now_s``; the real end may have been later."""
+        """Note that the log ended at ``end``, or later, at the time ``now_s``."""
         if self._ends and end <= self._ends[-1]:
             return
         self._seen_s.append(now_s)
@@ -53,7 +56,10 @@ class Past:
             self._forgotten = True
 
     def note(self, offset: int, created_ms: int) -> None:
-        """Note the time at which a record was made. Offsets must rise from call to call."""
+        """Note the Unix time at which an operation was made.
+
+        Offsets must rise from call to call.
+        """
         self._noted_to = offset + 1
         if self._made_ms and created_ms < self._made_ms[-1] + _STEP_MS:
             return
@@ -64,7 +70,7 @@ class Past:
             del self._made_ms[:half], self._made_at[:half]
 
     def since(self, age_s: float, arrived_s: float, arrived_ms: int) -> int:
-        """Return an offset below which the log has no copy of a request.
+        """Return an offset below which the log has no earlier copy of a request.
 
         The request arrived at ``arrived_s`` (in Unix time ``arrived_ms``), and was first sent
         ``age_s`` before. 0 if nothing is known about that time.
@@ -79,7 +85,7 @@ class Past:
         return min(self._made_since(arrived_ms - 1000 * (age_s + MARGIN_S)), self._ends[0])
 
     def _made_since(self, moment_ms: float) -> int:
-        """Return the first offset that may hold a record made after this moment."""
+        """Return the first offset that may hold an operation made after this Unix time."""
         at = bisect_right(self._made_ms, moment_ms - _STEP_MS)
         if at == 0:
             return 0
@@ -105,11 +111,11 @@ class Past:
 
 
 class WindowTooSmallError(LogError):
-    """A record cannot be judged: this HAProc knows fewer request ids than the record needs."""
+    """An operation cannot be judged: this HAProc knows fewer request ids than that needs."""
 
 
 class RecordJudgement(Enum):
-    """The judgement on an operation of the log; only NEW ones count."""
+    """Whether an operation in the log is applied: only a NEW one is."""
 
     NEW = auto()
     STALE = auto()
@@ -118,11 +124,11 @@ class RecordJudgement(Enum):
 
 
 _Key: TypeAlias = tuple[str, str]
-"""A user, and a request id of this user."""
+"""A user and a request id of this user."""
 
 
 class IdempotencyWindow:
-    """The request ids of the last ``records`` offsets."""
+    """The request ids in the last ``records`` offsets of the log, to find repeated requests."""
 
     def __init__(self, records: int) -> None:
         self._records = records
@@ -134,17 +140,18 @@ class IdempotencyWindow:
 
     @property
     def known_from(self) -> int:
-        """From this offset on, all request ids are known, and all judgements on their records."""
+        """The offset from which on all request ids are known, and which operations are applied."""
         return max(self._known_from, self._sure_from)
 
     def knows_from(self, offset: int) -> None:
-        """Set the offset from which on all ids were noted, or will be."""
+        """Set the offset from which on all request ids are noted here, now or later."""
         self._known_from = offset
 
     def see(self, offset: int, key: _Key, since: int, window: int) -> RecordJudgement:
-        """Note a record's key; return the judgement by its request id alone: it is never STALE.
+        """Note an operation's ``key``; return whether it is new, repeated or expired by it.
 
-        ``since`` and ``window`` are those of the record. Offsets must rise from call to call.
+        ``since`` and ``window``: the operation's. Offsets must rise from call to call. Raises
+        WindowTooSmallError.
         """
         if window > self._records:
             raise WindowTooSmallError(
@@ -177,7 +184,7 @@ class IdempotencyWindow:
         return RecordJudgement.NEW
 
     def unsure(self, offset: int, key: _Key) -> None:
-        """Note a record that may be stale or not: this HAProc cannot know that."""
+        """Note an operation of which this HAProc cannot know whether it is stale."""
         self._unsure[key] = offset
         self._sure_from = offset + 1
 
@@ -187,7 +194,7 @@ class IdempotencyWindow:
 
 
 class Judge:
-    """Decides if an operation of the log is applied, by its definitions and by its request id.
+    """Decides whether an operation in the log is applied, by definitions and by its request id.
 
     The definitions come first, because a stale operation never enters the window. The result is the
     same on every cluster, and for every later reader of that part of the log.
@@ -202,10 +209,10 @@ class Judge:
     def judge(
         self, offset: int, op: Operation, passed_window: int | None = None
     ) -> RecordJudgement:
-        """Note and judge an operation; raises WindowTooSmallError if too little is known.
+        """Note an operation and judge it; raises WindowTooSmallError if too little is known.
 
         ``passed_window``: an earlier process with a window of this size has judged the operation
-        already; the result is used for answers only.
+        already; the result matters for answers to clients only.
         """
         if self._stale(offset, op, passed=passed_window is not None):
             return RecordJudgement.STALE

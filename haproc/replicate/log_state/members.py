@@ -1,4 +1,4 @@
-"""The ring's members according to the log: names, claims, and the stored cursors that are valid."""
+"""What the log says about the ring's members: names, claims, and which stored cursors are valid."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from haproc.replicate.records.progress import Progress, from_cursor
 
 
 def enrolled_after(enrolled: Enrolled, offset: int, roster: Roster) -> Enrolled:
-    """Return the members after a record; a repeated record changes nothing."""
+    """Return the members after a ``members`` record at ``offset``; a void one changes nothing."""
     if offset <= enrolled.offset or roster.replaces != enrolled.offset:
         return enrolled
     return Enrolled(offset, roster.members)
 
 
 class RingMembers:
-    """The members as of the log so far, or those of the configuration if the log names none."""
+    """The ring's members: by the log as far as it was read, or, if it names none, as configured."""
 
     def __init__(self, me: str, configured: tuple[str, ...]) -> None:
         self._me = me
@@ -31,22 +31,22 @@ class RingMembers:
 
     @property
     def enrolled(self) -> Enrolled:
-        """The members according to the log."""
+        """The members by the newest ``members`` record that was read."""
         return self._enrolled
 
     @property
     def order(self) -> tuple[str, ...]:
-        """All members' names in ring order; this cluster's is there even if it was removed."""
+        """The names of all members in ring order; this cluster is in it even if it was removed."""
         return self._order
 
     @property
     def peers(self) -> Sequence[str]:
-        """The other clusters, beginning with the next one in ring order."""
+        """The names of the other clusters, beginning with the next one in ring order."""
         at = self._order.index(self._me)
         return self._order[at + 1 :] + self._order[:at]
 
     def enrol(self, enrolled: Enrolled) -> None:
-        """Set the members according to the log."""
+        """Set the members that the log names."""
         self._enrolled = enrolled
         if enrolled.members is not None:
             names = tuple(member.name for member in enrolled.members)
@@ -59,10 +59,10 @@ def names_needed(
     with_cursor: Collection[str],
     with_claim: Collection[str],
 ) -> frozenset[str]:
-    """Return the clusters that count for trimming and for giving operations up.
+    """Return the clusters that hold up trimming, and whose votes an ``abandon`` needs.
 
-    While the log names no members, a configuration may lack one: so every cluster that ever took
-    part counts.
+    They are the log's members. While the log names none, a configuration may lack one: so every
+    cluster is needed that is configured, or has stored a cursor or a claim.
     """
     if enrolled is not None:
         return frozenset(enrolled)
@@ -77,29 +77,35 @@ def names_needed(
 
 
 class Claims:
-    """The claims that were read so far; ``newest``: those of the stored progress."""
+    """All claims that were read from the log so far.
+
+    ``newest``: by cluster, the claim in the stored progress.
+    """
 
     def __init__(self, newest: Iterable[tuple[str, int]] = ()) -> None:
         self._offsets: dict[str, list[int]] = {}
         self.restore(newest)
 
     def restore(self, newest: Iterable[tuple[str, int]]) -> None:
-        """Replace all claims by those of the stored progress."""
+        """Begin anew with the claims of the stored progress."""
         self._offsets = {cluster: [offset] for cluster, offset in newest}
 
     @property
     def clusters(self) -> frozenset[str]:
-        """The clusters with a known claim."""
+        """The names of the clusters of which a claim is known."""
         return frozenset(self._offsets)
 
     def see(self, offset: int, cluster: str) -> None:
-        """Note a claim at ``offset``."""
+        """Note the claim of ``cluster`` at ``offset``; a repetition changes nothing."""
         offsets = self._offsets.setdefault(cluster, [])
         if offset not in offsets[-64:]:
             insort(offsets, offset)
 
     def void(self, offset: int, cluster: str, epoch: int) -> bool:
-        """True if the writer of a record at ``offset`` was replaced before it."""
+        """True if a record at ``offset``, by the process of ``epoch``, is void.
+
+        It is if the cluster had a later claim before the record.
+        """
         offsets = self._offsets.get(cluster, [])
         newest = bisect_left(offsets, offset) - 1
         return newest >= 0 and offsets[newest] > epoch
@@ -115,11 +121,11 @@ class Claims:
 
 
 class StoredCursors:
-    """The stored cursors that are valid. Values in, values out.
+    """Finds the stored cursors that are valid. Values in, values out.
 
     A cursor is valid only for the log that its cluster read. A log that lost its newest records (by
     a disk that confirmed writes too early, or an old copy) ends before the cursors of its readers,
-    and later grows beyond them with other records. So a cursor counts only if
+    and later grows beyond them with other records. So a cursor is valid only if
 
     - it is not beyond the log's end, which is read after the cursor. A cursor that was beyond the
       end once stays invalid, however far the log grows, until its cluster stores a lower one or
@@ -139,7 +145,7 @@ class StoredCursors:
         self._beyond: dict[str, Cursor] = {}
 
     def counting(self, cursors: Mapping[str, Cursor], end: int) -> dict[str, Progress]:
-        """Return, by cluster, the progress of the valid cursors.
+        """Return, by cluster, the progress of each stored cursor that is valid.
 
         ``end``: the log's end, read after the cursors. All claims below it must be noted.
         """

@@ -1,4 +1,4 @@
-"""All facts from the records read so far, and the first decision on each synchronous operation."""
+"""All facts from the records read so far, with the first decision on each synchronous operation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from haproc.replicate.records.rows import ApplicationFailure
 
 
 class Decisions:
-    """The first decision in the log on each synchronous operation."""
+    """The first decision in the log on each synchronous operation; tasks can wait for one."""
 
     def __init__(self) -> None:
         self._first: dict[int, DecisionKind] = {}
@@ -27,7 +27,7 @@ class Decisions:
     def see(
         self, offset: int, verdict: DecisionKind, failure: ApplicationFailure | None = None
     ) -> bool:
-        """Note a decision; False if it is not the first on this operation."""
+        """Note a decision on the operation at ``offset``; False if it is not the first one."""
         if offset in self._first:
             return False
         self._first[offset] = verdict
@@ -38,21 +38,21 @@ class Decisions:
         return True
 
     def get(self, offset: int) -> DecisionKind | None:
-        """Return the decision, if there is one yet."""
+        """Return the decision on the operation; None if none was read so far."""
         return self._first.get(offset)
 
     def failure(self, offset: int) -> ApplicationFailure | None:
-        """Return the error of a rejected operation, if its record has one."""
+        """Return the error for which the operation was rejected; None if the decision has none."""
         return self._failures.get(offset)
 
     def forget(self, below: int) -> None:
-        """Forget decisions on operations below an offset: they are not asked about any more."""
+        """Forget operations below an offset: nothing will ask about them."""
         if self._first and next(iter(self._first)) < below:
             self._first = {o: verdict for o, verdict in self._first.items() if o >= below}
             self._failures = {o: failure for o, failure in self._failures.items() if o >= below}
 
     async def wait(self, offset: int) -> DecisionKind:
-        """Wait for the decision, and return it."""
+        """Wait for the decision on the operation at ``offset``, and return it."""
         while offset not in self._first:
             await self._waiting.setdefault(offset, asyncio.Event()).wait()
         return self._first[offset]
@@ -62,31 +62,31 @@ class Decisions:
 class LogState:
     """All facts from the records read so far, except the operations in the queue.
 
-    The reader notes the records; the parts of the replica look the facts up.
+    The reader of the log notes the records; the parts of the replica look the facts up.
     """
 
     decisions: Decisions
     """The decisions on synchronous operations."""
     computations: Computations
-    """The rows of operations."""
+    """Where the log has the rows of operations."""
     failure_votes: FailureVotes
-    """The votes on operations that clusters cannot apply, or that are revoked."""
+    """The votes on operations that cannot be applied, or were revoked."""
     claims: Claims
-    """The valid incarnation of each cluster."""
+    """The claims on each cluster, which tell whose records are valid."""
     definitions: Definitions
-    """The redefined tables, views and functions."""
+    """The tables, views and functions that were redefined lately."""
     past: Past
-    """The earlier ends of the log, with their times."""
+    """Where the log ended at earlier times."""
     peer_success: PeerSuccess
     """The operations that have succeeded on another cluster."""
     written: Written
-    """The newest write of each table."""
+    """The offset of each table's newest write."""
     cursors: StoredCursors
-    """The other clusters' stored cursors."""
+    """Tells which stored cursors of the other clusters are valid."""
 
     @classmethod
     def nothing(cls, window_records: int) -> LogState:
-        """Return the state before any record was read."""
+        """Return the facts before any record was read: none."""
         definitions, past = Definitions(window_records), Past(window_records)
         claims = Claims()
         return cls(
@@ -102,6 +102,6 @@ class LogState:
         )
 
     def forget(self, below: int) -> None:
-        """Forget the facts about operations below an offset: they are not asked about any more."""
+        """Forget the facts about operations below an offset: nothing will ask about them."""
         for each in (self.decisions, self.computations, self.failure_votes, self.peer_success):
             each.forget(below)

@@ -1,1 +1,1 @@
-"""The objects that the parts of a ring's member share."""
+"""Objects that all parts of one member of the ring share: its facts, its state, its log."""

@@ -1,4 +1,7 @@
-"""The identity of this member, the facts known of it, and its state; tasks wait for changes."""
+"""Who this member is, what is known of it, and the state that follows.
+
+Tasks can wait for changes.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +31,24 @@ from haproc.membership.state import (
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of this member by its configuration. ``ring_order``: all clusters' names."""
+    """Which member this is: ring, cluster, and incarnation.
+
+    ``ring_order``: the names of all configured clusters.
+    """
 
     ring: str
     cluster: str
     incarnation: str
     ring_order: tuple[str, ...]
     founders: tuple[Member, ...] = ()
-    """The ring's members, unless the log says otherwise."""
+    """The ring's members by the configuration; they are right unless the log names others."""
 
 
 # The facts known of this member, and its state; tasks are woken when they may have changed.
 
 
 class News:
-    """Wakes the tasks of one member when their conditions may have become true."""
+    """Wakes the tasks of one member when what they wait for may have happened."""
 
     def __init__(self) -> None:
         self._moved = asyncio.Event()
@@ -53,18 +59,18 @@ class News:
         self._moved.set()
 
     def changed(self) -> None:
-        """Wake the tasks that wait in `until`, and the one in `startable`."""
+        """Wake the tasks that wait in `until`, and the task that waits in `startable`."""
         self._moved.set()
         self._startable.set()
 
     async def until(self, predicate: Callable[[], object]) -> None:
-        """Wait until the predicate is true; it is tested again after each news."""
+        """Wait until ``predicate`` returns a true value; it is called again after each wake-up."""
         while not predicate():
             self._moved.clear()
             await self._moved.wait()
 
     async def startable(self) -> None:
-        """Wait until a unit may be ready to start; only one task may wait here."""
+        """Wait until an operation may have become ready to start; only one task may call this."""
         await self._startable.wait()
         self._startable.clear()
 
@@ -75,15 +81,16 @@ _OUT_OF_SERVICE: Final = HOPELESS | {State.DOWN, State.STUCK, State.ISOLATED, St
 
 
 class OutOfServiceError(Exception):
-    """This member is out of service: the awaited event will not come soon."""
+    """This member is out of service, so what the caller waits for will not happen soon."""
 
 
 class MemberCondition:
-    """The facts known of this member, and its state: each event has a method that notes it.
+    """The known facts about this member, and its state, which follows from them.
 
-    Nothing else changes the facts. The state follows from them (`haproc.membership.state`).
-
-    ``on_state`` is called with each new state and its reason."""
+    Each method from `started` on notes an event; nothing else changes the facts. The rules for the
+    state are in `haproc.membership.state`. ``on_state`` is called with each new state and its
+    reason.
+    """
 
     def __init__(self, me: str, news: News, on_state: Callable[[State, str], None]) -> None:
         self._me = me
@@ -101,7 +108,7 @@ class MemberCondition:
 
     @property
     def now(self) -> Condition:
-        """The known facts."""
+        """The facts known now."""
         return self._now
 
     @property
@@ -111,17 +118,20 @@ class MemberCondition:
 
     @property
     def reason(self) -> str:
-        """The reason of the state, for people."""
+        """The reason of the state, for people; may be empty."""
         return self._state[1]
 
     @property
     def takes_writes(self) -> bool:
-        """True if an accepted write may be appended: a drain does not stop it half-way."""
+        """True if a write that was accepted may be appended.
+
+        True also while a drain lets accepted requests end, if the state would be READY without it.
+        """
         return self._beneath() is State.READY
 
     @property
     def may_apply(self) -> bool:
-        """True if new statements may be started on the cluster."""
+        """True if operations, also new ones, may be run on the cluster."""
         c = self._now
         differs = c.diverged is not None and not c.diverged.applies
         blocked = c.stopped or c.fenced_by or c.removed or c.behind or differs
@@ -129,28 +139,29 @@ class MemberCondition:
 
     @property
     def applying(self) -> bool:
-        """True if this cluster applies its queue and is not stuck."""
+        """True if the cluster applies its queue and no operation keeps failing."""
         return self.may_apply and self._now.stuck_at is None
 
     @property
     def out_of_service(self) -> bool:
-        """True if running work will not be finished soon here."""
+        """True if the state is one in which a waiting client should ask another HAProc."""
         return self._out_of_service
 
     @property
     def departures(self) -> int:
-        """The number of times that it left service: its tables may have been repaired since."""
+        """How often this process has left service; its tables may have been repaired since."""
         return self._departures
 
     async def allowed(self) -> None:
-        """Wait until new statements may be started on the cluster."""
+        """Wait until operations may be run on the cluster."""
         await self._allowed.wait()
 
     @asynccontextmanager
     async def in_service(self, timeout_s: float | None = None) -> AsyncIterator[None]:
-        """Limit the wait in this context: to the time, and to the service of this member.
+        """Limit a wait within this context.
 
-        Raises TimeoutError, or OutOfServiceError.
+        Raises TimeoutError after ``timeout_s`` (None: never), and OutOfServiceError when this
+        member is or goes out of service.
         """
         scope = asyncio.timeout(0 if self._out_of_service else timeout_s)
         if not self._out_of_service:
@@ -171,23 +182,23 @@ class MemberCondition:
     # -- the process -----------------------------------------------------------------------
 
     def started(self) -> None:
-        """Note that the start is over: the remains of earlier processes are known."""
+        """Note that the start is over, and that earlier processes' statements are stopped."""
         self._update(started=True)
 
     def caught_up(self) -> None:
-        """Note that this cluster has applied all writes that it missed."""
+        """Note that this cluster has applied what it missed."""
         self._update(caught_up=True)
 
     def stopping(self) -> None:
-        """Note that the process ends when its accepted requests have ended."""
+        """Note that this process will end once its accepted requests have ended."""
         self._update(draining=True)
 
     def stopped(self) -> None:
-        """Note that no work runs any more."""
+        """Note that this process does nothing more."""
         self._update(stopped=True)
 
     def drain(self, *, drained: bool) -> None:
-        """Note that an operator drains this cluster, or ends its drain.
+        """Note that an operator has drained this cluster, or has ended the drain.
 
         After a drain it catches up before it serves again.
         """
@@ -195,55 +206,70 @@ class MemberCondition:
             self._update(drained=drained, caught_up=self._now.caught_up and drained)
 
     def replaced(self, by: str) -> None:
-        """Note that another incarnation has taken over the cluster."""
+        """Note that another incarnation has taken over the cluster.
+
+        ``by``: which one, for people.
+        """
         self._update(fenced_by=by)
 
     # -- the cluster -----------------------------------------------------------------------
 
     def cluster_answers(self, up: bool, error: str) -> None:
-        """Note that the cluster answers its probes, or does not any more.
+        """Note that the cluster's Spark answers its probes (``up``), or does not any more.
 
-        It catches up before it serves again.
+        Either way it catches up before it serves again.
         """
         self._update(cluster_up=up, cluster_error=error, caught_up=False)
 
     def stuck(self, at: int | None, error: str = "") -> None:
-        """Note the operation that keeps failing; None: none does any more."""
+        """Note the operation that keeps failing, by its offset, and its error.
+
+        ``at`` None: no operation keeps failing.
+        """
         if at is not None or self._now.stuck_at is not None:
             self._update(stuck_at=at, cluster_error=error)
 
     def differs(self, divergence: Divergence | None) -> None:
-        """Note that the cluster differs from the others; None: nothing is known of that."""
+        """Note that the cluster differs from the others; None: no difference is known."""
         self._update(diverged=divergence)
 
     def mended(self, divergence: Divergence | None) -> None:
-        """Note that the cluster was found equal to the others; a later divergence may remain."""
+        """Note that a verification found the cluster equal.
+
+        ``divergence``: a later difference, or None.
+        """
         self._update(diverged=divergence, caught_up=False)
 
     def undecided(self, undecided: Undecided | None) -> None:
-        """Note that clusters differ and none is proven wrong; None: that is over."""
+        """Note that clusters differ and none is proven wrong; None: that has ended."""
         if undecided != self._now.undecided:
             self._update(undecided=undecided)
 
     # -- the ring and its log --------------------------------------------------------------
 
     def fell_behind(self, why: str) -> None:
-        """Note that the log cannot bring this cluster up to date."""
+        """Note why the log cannot bring this cluster up to date.
+
+        The state becomes TOO_FAR_BEHIND.
+        """
         self._update(behind=why)
 
     def copying(self, how_far: str) -> None:
-        """Note that the cluster copies tables, and how far it is; empty: it does not any more.
+        """Note how far the copy of tables to this cluster is, for people; empty: there is none.
 
-        It catches up before it serves again.
+        Either way it catches up before it serves again.
         """
         self._update(copying=how_far, caught_up=False)
 
     def isolate(self, why: str) -> None:
-        """Note why this HAProc is cut off; empty: it is not any more, and catches up first."""
+        """Note why this HAProc is cut off from the ring; empty: it is not any more.
+
+        Either way it catches up before it serves again.
+        """
         self._update(isolated=why, caught_up=False)
 
     def removed(self, why: str) -> None:
-        """Note why the ring does not have this cluster; empty: the ring has it.
+        """Note why the ring does not have this cluster any more; empty: the ring has it.
 
         A cluster that is added again catches up before it serves again.
         """
@@ -251,12 +277,12 @@ class MemberCondition:
             self._update(removed=why, caught_up=False)
 
     def log_answered(self) -> None:
-        """Note that the log took a write."""
+        """Note that the log has accepted a write."""
         if not self._now.log_up:
             self._update(log_up=True, log_error="")
 
     def log_failed(self, error: Exception) -> None:
-        """Note that the log cannot be reached."""
+        """Note that the log could not be reached, and why."""
         self._update(log_up=False, log_error=log_away(error))
 
     # -- the state -------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The objects that the parts of one member share: progress, its store, tasks."""
+"""The objects that all parts of one member share."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ T = TypeVar("T")
 
 
 class Watermarks:
-    """The progress of this member, beside its schedule.
+    """Numbers that say how far this member is, besides the schedule of its queue.
 
-    Offsets, two counts, and the lag; only the lag can fall."""
+    Offsets, two counts, and the lag; only the lag can fall.
+    """
 
     def __init__(self, schedule: Schedule, news: News) -> None:
         self._schedule = schedule
@@ -47,61 +48,66 @@ class Watermarks:
 
     @property
     def log_end(self) -> int:
-        """The newest known end of the log."""
+        """The highest end of the log that this HAProc knows of."""
         return max(self._log_end, self._schedule.read_to)
 
     def log_ends(self, end: int) -> None:
-        """Note the log's end."""
+        """Note that the log ends at ``end``, or beyond it."""
         self._log_end = max(self._log_end, end)
 
     @property
     def lag(self) -> int:
-        """The number of records that are not applied here: unread ones, and unfinished operations.
+        """The number of records that are not applied here: unread ones, unfinished operations.
 
-        Operations that are applied already, ahead of one that takes long, do not count.
+        Operations that are applied already, ahead of one that takes long, are not counted.
         """
         unread = max(0, self.log_end - self._schedule.read_to)
         return min(unread + self._schedule.pending, self.log_end - self._schedule.low)
 
     @property
     def known_to(self) -> int:
-        """The offset up to which all control records are known."""
+        """The offset below which all control records of the log are read."""
         return max(self._schedule.read_to, self._looked_ahead_to)
 
     def looked_ahead(self, to: int) -> None:
-        """Note how far `replicate.reader` has read the log for its control records alone."""
+        """Note the offset up to which `replicate.reader` has read the control records."""
         self._looked_ahead_to = to
 
     async def until_known(self, to: int) -> None:
-        """Wait until all control records below an offset are known."""
+        """Wait until all control records below the offset ``to`` are read."""
         await self._news.until(lambda: self.known_to >= to)
 
     @property
     def verified_below(self) -> int:
-        """The newest offset at which a verification found this cluster's tables to be equal."""
+        """The offset of the newest verification that found this cluster's tables equal."""
         return self._verified_below
 
     def verified(self, marker: int) -> None:
-        """Note that a verification at ``marker`` found this cluster's tables to be equal."""
+        """Note that the verification at ``marker`` found this cluster's tables equal."""
         self._verified_below = max(self._verified_below, marker)
 
     @property
     def exclusive_applied(self) -> int:
-        """The number of exclusive operations (DDL) applied here: shows if a session is outdated."""
+        """How many exclusive operations (DDL) this process has applied.
+
+        A session compares it with an earlier value to see if it is outdated.
+        """
         return self._exclusive_applied
 
     @property
     def definitions_applied(self) -> int:
-        """The number of applied operations that may have redefined something: shows if remembered
-        definitions are outdated."""
+        """How many operations were applied that may have redefined something.
+
+        If it has grown, remembered definitions are outdated.
+        """
         return self._definitions_applied
 
     def defined(self) -> None:
-        """Count an applied operation that may have redefined something."""
+        """Count an operation, now applied, that may have redefined something."""
         self._definitions_applied += 1
 
     def applied_exclusive(self) -> None:
-        """Count an applied exclusive operation."""
+        """Count an exclusive operation that is now applied."""
         self._exclusive_applied += 1
 
 
@@ -109,10 +115,10 @@ class Watermarks:
 
 
 class Committer:
-    """Runs ``commit`` when it is asked for, one at a time.
+    """Stores the progress by ``commit`` when that is asked for, one call at a time.
 
-    ``commit`` reads the newest progress when it starts; it retries by itself and returns only
-    when the progress is durable.
+    ``commit`` takes the newest progress when it starts; it retries by itself and returns only when
+    the progress is durable.
     """
 
     def __init__(self, commit: Callable[[], Awaitable[None]]) -> None:
@@ -121,18 +127,18 @@ class Committer:
         self._wanted = asyncio.Event()
 
     async def __call__(self) -> None:
-        """Wait until progress at least as new as now is durable."""
+        """Wait until the progress of this moment, or newer progress, is durable."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         self._wanted.set()
         await future
 
     def soon(self) -> None:
-        """Ask for a commit without waiting for it."""
+        """Ask for a commit, and do not wait for it."""
         self._wanted.set()
 
     async def run_forever(self) -> None:
-        """Commit until cancelled."""
+        """Call ``commit`` whenever it is asked for, until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -144,7 +150,11 @@ class Committer:
 
 
 class Tasks:
-    """The tasks of one member; a task that fails ends the member, except by a LogError."""
+    """The running tasks of one member.
+
+    If one fails, the member ends by `broken`; after a LogError the state becomes TOO_FAR_BEHIND
+    instead.
+    """
 
     def __init__(self, condition: MemberCondition) -> None:
         self._condition = condition
@@ -152,7 +162,7 @@ class Tasks:
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a task for as long as the member lives."""
+        """Start a task that may run as long as the member."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
@@ -175,7 +185,7 @@ class Tasks:
             self._broken.set_exception(error)
 
     async def broken(self) -> None:
-        """Wait for ever; raises the error of a task that failed."""
+        """Wait for ever; if a task fails, raise its error (but not a LogError)."""
         await asyncio.shield(self._broken)
 
     async def cancel(self) -> None:
@@ -189,7 +199,7 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The outside of a member: the log, its cluster, the other members, the time.
+    """What a member is connected to: the log, its Spark, the other members, the time.
 
     ``storage``: by cluster, how this Spark reaches the files of that cluster, as
     `haproc.engine.copies.located` takes it.
@@ -205,7 +215,10 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The callbacks of a member. ``send_progress``: sends its progress to the peers at once."""
+    """Functions that a member calls when something changes in it.
+
+    ``send_progress`` sends its progress to the peers at once.
+    """
 
     on_state: Callable[[State, str], None] = lambda state, reason: None
     on_applied: Callable[[str, int], None] = lambda outcome, operations: None
@@ -214,16 +227,17 @@ class Listeners:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Core:
-    """The objects that the parts of one member share; only its owner changes a value.
+    """The objects that all parts of one member share; each value is changed only by its owner.
 
     No field is assigned again. The parts (`reader`, `apply`, `agree`, `trim`) are tasks of one
-    event loop; nothing here is thread-safe or needs to be."""
+    event loop; nothing here is thread-safe or needs to be.
+    """
 
     identity: Identity
     limits: Limits
     timeouts: Timeouts
     guard_always: bool
-    """True if also the first attempt of an INSERT is guarded, see `config.model.Writes`."""
+    """True if even the first attempt of an INSERT is guarded, see `config.model.Writes`."""
 
     log: Log
     engine: Engine
@@ -231,7 +245,7 @@ class Core:
     trace: Trace
     storage: Mapping[str, Prefixes]
     send_progress: Callable[[], None]
-    """Sends this cluster's progress to the peers at once."""
+    """Called to send this cluster's progress to the peers at once."""
     on_applied: Callable[[str, int], None]
     unix_ms: Callable[[], int]
 
@@ -260,7 +274,7 @@ class Core:
         *,
         guard_always: bool = False,
     ) -> Core:
-        """Make the parts of a member, which has not read the log yet."""
+        """Make the shared objects of a member, in the state before it reads the log."""
         me, listeners = identity.cluster, listeners or Listeners()
         news = News()
         condition = MemberCondition(me, news, listeners.on_state)
@@ -321,13 +335,13 @@ class Core:
         return self.identity.cluster
 
     def backoff(self) -> Backoff:
-        """Return the pauses between attempts at an action that must succeed at some time."""
+        """Return new pauses, for an action that is repeated until it succeeds."""
         return Backoff(self.timeouts.retry_first_s, self.timeouts.retry_max_s)
 
     # -- asking the cluster ------------------------------------------------------------------
 
     async def asking(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call the cluster until it succeeds; return the result."""
+        """Call the cluster's Spark again and again until it succeeds; return the result."""
         pauses = self.backoff()
         while True:
             await self.health.up.wait()
@@ -339,14 +353,14 @@ class Core:
             await asyncio.sleep(pauses.pause_s())
 
     async def fence(self) -> None:
-        """Stop the statements of earlier processes on this cluster, on all possible lanes."""
+        """Stop statements that earlier processes left running on this cluster, in all lanes."""
         lanes = [self.engine.lane(i, self.own_log.still_mine) for i in range(LANES_MAX)]
         await self.asking(lambda: asyncio.gather(*(lane.fence() for lane in lanes)))
 
     # -- several parts at once ---------------------------------------------------------------
 
     def update_stuck(self) -> None:
-        """Note the operation at which this cluster is stuck, if there is one, for the state."""
+        """Set in the state the operation at which this cluster is stuck, or that there is none."""
         stuck = self.troubles.stuck()
         if stuck is None:
             self.condition.stuck(None)
@@ -354,20 +368,26 @@ class Core:
             self.condition.stuck(stuck.version, stuck.error)
 
     def diverge(self, divergence: Divergence) -> None:
-        """Take the cluster out of service because it differs; `store` makes that durable."""
+        """Make the cluster DIVERGED; it stays so after a restart once `store` has been called."""
         self.condition.differs(self.notes.mark_diverged(divergence))
 
     def undecided(self, undecided: Undecided) -> None:
-        """Note that clusters differ and none is proven wrong; `store` makes that durable."""
+        """Note that clusters differ and none is proven wrong.
+
+        `store` makes it survive a restart.
+        """
         self.condition.undecided(self.notes.mark_undecided(undecided))
 
     def decided(self, marker: int) -> None:
-        """Note that a verification has judged this cluster; `store` makes that durable."""
+        """Note that the verification at ``marker`` has ended the undecided difference, if it can.
+
+        `store` makes it survive a restart.
+        """
         self.condition.undecided(self.notes.decide(marker))
 
 
 def batch_limits(limits: Limits) -> BatchLimits:
-    """Return the bounds of one combined statement."""
+    """Return the limits of a statement that combines several operations."""
     return BatchLimits(
         limits.batch_operations_max,
         limits.batch_rows_max,

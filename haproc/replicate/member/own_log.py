@@ -32,15 +32,16 @@ from haproc.replicate.records.rows import ApplicationFailure
 
 T = TypeVar("T")
 _SEEN_PROBES: Final = 2
-"""A HAProc reports that it sees the log if the last answer is at most so many probes old."""
+"""A heartbeat says that the log answers if its last answer is at most so many probe intervals
+old."""
 _LOST_PROBES: Final = 4
-"""The log is lost after so many probes without an answer. More than _SEEN_PROBES: so a peer's
-report is about a later moment, and its heartbeat has the time of a probe to arrive."""
+"""The log is lost after so many probe intervals without an answer. More than _SEEN_PROBES: so a
+peer's report is about a later moment, and its heartbeat has the time of a probe to arrive."""
 PAGE_RECORDS: Final = 4096
 
 
 class OwnLog:
-    """Reads and writes the log for this process."""
+    """Reads and writes the log for this process, and knows the claims on its cluster."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class OwnLog:
     # -- reaching the log ------------------------------------------------------------------
 
     async def once(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call the log and note whether it answered; raises LogError."""
+        """Call the log once, and note if it answered; return the result; raises LogError."""
         try:
             result = await call()
         except LogUnavailableError as error:
@@ -77,9 +78,10 @@ class OwnLog:
         return result
 
     async def reaching(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call the log until it answers; raises all errors but LogUnavailableError.
+        """Call the log again and again until it answers; return the result.
 
-        An answer to a read does not show that the log takes writes: `append` and `commit` do.
+        Raises every error but LogUnavailableError. An answer to a read does not show that the log
+        accepts writes: `append` and `commit` do.
         """
         pauses = Backoff(self._timeouts.retry_first_s, self._timeouts.retry_max_s)
         while True:
@@ -89,10 +91,10 @@ class OwnLog:
                 await asyncio.sleep(pauses.pause_s())
 
     async def read_log(self, start: int, records_max: int = PAGE_RECORDS) -> list[Entry]:
-        """Return the entries from an offset on.
+        """Return the next entries of the log, from an offset on.
 
-        Raises TrimmedError if they are gone. If this process was replaced long ago, the call never
-        returns then.
+        Repeats the call until the log answers. Raises TrimmedError if they are gone; if a later
+        process has taken over, never returns instead.
         """
         try:
             return await self.reaching(partial(self._log.read, start, records_max=records_max))
@@ -101,7 +103,10 @@ class OwnLog:
             raise
 
     async def operation(self, offset: int) -> Operation:
-        """Read the operation at an offset; raises TrimmedError, as `read_log` does."""
+        """Read the operation at an offset, and return it.
+
+        Raises TrimmedError, as `read_log` does.
+        """
         (entry,) = await self.read_log(offset, records_max=1)
         message = from_record(entry.record)
         assert isinstance(message, Operation)
@@ -109,15 +114,15 @@ class OwnLog:
 
     @property
     def seen(self) -> bool:
-        """True if the log answered a moment ago: this HAProc reports that it sees the log."""
+        """True if the log answered a moment ago, as heartbeats report it."""
         return self._silent_s() <= _SEEN_PROBES * self._timeouts.probe_interval_s
 
     @property
     def lost(self) -> bool:
-        """True if the log fails, and has not answered for _LOST_PROBES probes.
+        """True if the log cannot be reached, and has not answered for _LOST_PROBES probes.
 
         The log is asked for its end at every probe. So a peer that sees the log now asked it after
-        it began to fail here. Writes that fail alone do not count: a cut line stops reads, too.
+        it began to fail here. If only writes fail, it is not lost: a cut line stops reads, too.
         """
         lost = self._silent_s() > _LOST_PROBES * self._timeouts.probe_interval_s
         return lost and not self._condition.now.log_up
@@ -129,35 +134,42 @@ class OwnLog:
 
     @property
     def epoch(self) -> int:
-        """The offset of this incarnation's claim; -1 before it has one."""
+        """The offset of this process's claim on the cluster; -1 before it has one."""
         return self._epoch
 
     @property
     def application(self) -> str:
-        """The application id of this ring's transaction markers: the ring and its log.
+        """The application id in this ring's transaction markers: the ring's name and the log's id.
 
         A new log begins at offset 0 again, so its markers must differ from those of the old log.
         """
         return self._application
 
     async def claim(self) -> None:
-        """Take over the cluster: later records of earlier incarnations are void."""
+        """Take over the cluster by a claim in the log.
+
+        Later records of earlier processes are void.
+        """
         identity = await self.reaching(self._log.identity)
         self._application = f"{self._identity.ring}.{identity[:12]}"
         claim = Claim(self._identity.cluster, self._identity.incarnation)
         self._epoch = await self.append(claim)
 
     def claimed(self, offset: int, claim: Claim) -> None:
-        """Note a claim read from the log; one by another incarnation fences this one."""
+        """Note a claim that was read from the log, on any cluster.
+
+        If it is a later one on this cluster, by another incarnation, this process is FENCED.
+        """
         self._claims.see(offset, claim.cluster)
         mine = claim.incarnation == self._identity.incarnation
         if claim.cluster == self._identity.cluster and not mine and offset > self._epoch:
             self._condition.replaced(f"incarnation {claim.incarnation}")
 
     async def still_mine(self) -> None:
-        """Return if no other incarnation had claimed the cluster at the call; else never.
+        """Ask the log, and return only if it has no later claim on the cluster.
 
-        Each lane calls it for each new session, see `haproc.engine.lane`.
+        If it has one, never return, because this process was replaced. Each lane calls it for each
+        new session, see `haproc.engine.lane`.
         """
         end = await self.reaching(self._log.end)
         position = max(self._epoch + 1, self._schedule.read_to, self._claims_read_to)
@@ -172,7 +184,7 @@ class OwnLog:
             await _for_ever()
 
     async def unless_replaced(self) -> Cursor | None:
-        """Return the stored cursor; never return if a later incarnation has stored it.
+        """Return the stored cursor; if a later process has stored it, never return.
 
         For calls that may come long after the later claim: the claim may be so far back that it is
         not read any more, or it may be trimmed.
@@ -186,9 +198,10 @@ class OwnLog:
     # -- writing to the log ----------------------------------------------------------------
 
     async def append(self, *messages: Message) -> int:
-        """Append control records; return the first one's offset.
+        """Append control records; return the offset of the first one.
 
-        Tries until the log takes them: they are durable then. Repeated records are harmless.
+        Tries until the log has accepted them: then they are durable. A record may be appended
+        twice, which is harmless.
         """
         records = [to_record(message) for message in messages]
         offsets = await self.reaching(lambda: self._log.append(records))
@@ -196,7 +209,10 @@ class OwnLog:
         return offsets[0]
 
     async def append_once(self, message: Message) -> int:
-        """Append one record, durably; return its offset. Raises LogError, or TimeoutError."""
+        """Append one record; return its offset when it is durable.
+
+        Raises LogError, or TimeoutError; then the log may have the record, or not.
+        """
         async with asyncio.timeout(self._timeouts.append_s):
             appending = self._log.append([to_record(message)])
             # Large rows: the record is a copy of them, and the log makes another one.
@@ -211,22 +227,22 @@ class OwnLog:
         verdict: DecisionKind,
         failure: ApplicationFailure | None = None,
     ) -> None:
-        """Append a decision on a synchronous operation; the first one in the log counts."""
+        """Append a decision on a synchronous operation; only the first one in the log is valid."""
         me = self._identity.cluster
         await self.append(Decision(offset, operation_id, verdict, me, self._epoch, failure))
 
     async def report(self, offset: int, failure: ApplicationFailure) -> None:
-        """Append an ``outcome`` record: the operation met an application error here."""
+        """Append an ``outcome`` record: the operation had an application error on this cluster."""
         await self.append(FailureReport(offset, self._identity.cluster, self._epoch, failure))
 
     async def commit(self, progress: Callable[[], Progress]) -> None:
-        """Store the cursor with the progress as it is when the log takes it."""
+        """Store the cursor with the progress that ``progress`` returns when it is stored."""
         async with self._storing:
             await self.reaching(lambda: self._commit(progress()))
         self._condition.log_answered()
 
     async def change(self, change: Callable[[Progress], Progress]) -> None:
-        """Store the stored progress with a change."""
+        """Read the stored progress, and store what ``change`` makes of it."""
         async with self._storing:
             cursor = await self.unless_replaced()
             changed = change(Progress() if cursor is None else from_cursor(cursor))

@@ -12,23 +12,23 @@ from typing import TypeAlias
 
 
 class Step(StrEnum):
-    """A moment, named after the action that comes next or was just done."""
+    """A moment, named after what was just done, or will be done next."""
 
     APPEND_BEFORE = "append.before"
     APPEND_AFTER = "append.after"
     INTENT_AFTER = "intent.after"
-    """The intent of a batch or DDL is durable, the statement has not started."""
+    """The intent of a batch or DDL is stored durably; the statement has not started."""
     APPLY_BEFORE = "apply.before"
     APPLY_AFTER = "apply.after"
     """The statement is committed on the cluster; the cursor is not stored yet."""
     CURSOR_AFTER = "cursor.after"
     FANOUT_BEFORE = "fanout.before"
-    """The origin is about to ask a peer."""
+    """The origin is about to ask a peer to run a synchronous operation."""
     FANOUT_AFTER = "fanout.after"
-    """A peer has answered; the decision is not in the log."""
+    """The peer has answered; the decision is not in the log."""
     DECISION_AFTER = "decision.after"
     ROWS_BEFORE = "rows.before"
-    """An operation's turn has come, its query has not started."""
+    """The operation's turn has come to compute its rows; its query has not started."""
     ROWS_COMPUTED = "rows.computed"
     """The query has given the rows; the log does not have them."""
     ROWS_AFTER = "rows.after"
@@ -36,7 +36,7 @@ class Step(StrEnum):
     PART_BEFORE = "part.before"
     """A part of the rows is about to be appended to the log."""
     PART_AFTER = "part.after"
-    """The log has the part; no record names it."""
+    """The log has the part; no ``rows`` record names it."""
     GATHER_PART = "gather.part"
     """A part is about to be put into a staging table."""
     GATHER_DONE = "gather.done"
@@ -50,9 +50,9 @@ class Step(StrEnum):
     AHEAD_MARKED = "ahead.marked"
     """The log has the record of a copy ahead of the queue; the request is not stored."""
     AHEAD_ASKED = "ahead.asked"
-    """The request to copy the tables is stored; none was touched."""
+    """The request to copy the tables is stored; no table was touched."""
     COPIED_TABLE = "copied.table"
-    """A table is copied from another cluster; others are not yet."""
+    """One table is copied from another cluster; the next one is not begun."""
     COPIED = "copied"
     """All tables are copied; the cursor is not stored yet."""
     ABANDON_BEFORE = "abandon.before"
@@ -63,4 +63,4 @@ Trace: TypeAlias = Callable[[Step], Awaitable[None]]
 
 
 async def no_trace(step: Step) -> None:
-    """Do nothing: the trace in production."""
+    """Do nothing: what is called at each step in production."""

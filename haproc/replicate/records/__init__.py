@@ -1,1 +1,1 @@
-"""The records of the log: operations and control records. Values only."""
+"""The records of the log as Python values: operations and control records."""

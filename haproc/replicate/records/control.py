@@ -1,4 +1,4 @@
-"""The records that control operations: votes, members, skips, checks, copies."""
+"""Control records about operations and clusters: votes, members, skips, checksums, copies."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from haproc.membership.peers import Member
 
 
 class Change(StrEnum):
-    """The change that a record of the members makes."""
+    """What a ``members`` record does."""
 
     JOIN = "join"
     LEAVE = "leave"
     MEMBERS = "members"
-    """No change: the members are repeated."""
+    """Nothing: it repeats the members, because the record before is about to be trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """All ``members`` from here on. ``replaces``: the offset of the record before, or -1.
+    """The ring's members from this record on.
 
-    ``cluster``: the one that joins or leaves, else empty. ``by``: the HAProc that was asked.
+    ``replaces``: the offset of the ``members`` record before; -1: none. ``cluster``: the one that
+    joins or leaves; else empty. ``by``: the cluster whose HAProc was asked for the change.
     """
 
     change: Change
@@ -61,7 +62,7 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Makes later writes stale that rest on ``name`` and were analyzed before this record."""
+    """Makes a later write stale if it rests on ``name`` and was analyzed before this record."""
 
     name: str
 
@@ -81,7 +82,7 @@ REASON_CHARACTERS_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """``cluster`` must pass over the operation at ``offset``, because of ``reason``."""
+    """``cluster`` must skip the operation at ``offset``; ``reason``: the operator's words."""
 
     offset: int
     operation_id: str
@@ -92,9 +93,10 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """A verification point. ``by``: the cluster of the HAProc that was asked for it.
+    """A verification point: here every cluster computes checksums of its tables.
 
-    ``trusted``: the cluster with the right tables, as an operator says; empty: the majority counts.
+    ``by``: the cluster whose HAProc was asked for it. ``trusted``: the cluster with the right
+    tables, as an operator says; empty: the majority is right.
     """
 
     by: str
@@ -103,10 +105,10 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """The content of a cluster at the verification point ``marker``.
+    """The checksums of a cluster's tables at the verification point at the offset ``marker``.
 
-    ``tables``: a checksum for each table and view; an empty text if it could not be read.
-    ``marked``: the cluster was known to differ. ``error``: the reason if there are no checksums.
+    ``tables``: by name, the checksum of each table and view; empty if it could not be read.
+    ``marked``: the cluster was known to differ already. ``error``: why there are no checksums.
     """
 
     marker: int
@@ -132,12 +134,18 @@ Check: TypeAlias = Skip | Verify | Checksums
 
 
 BACKUP: Final = "(backup)"
-"""Replaces a cluster's name if the donor's content goes into a backup; no cluster may have it."""
+"""Stands for ``cluster`` in a `Copy` if the donor's content goes into a backup; no cluster may have
+this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy. ``epoch``: the claim of the process that copies; ``tables``: as `schema.table`."""
+    """At this record ``cluster`` copies the content of ``donor``, or some ``tables`` of it.
+
+    ``epoch``: the claim of the process that copies. ``tables``: as `schema.table`; empty: all.
+    ``spare``: another donor; empty: none. ``ahead``: the tables are copied before ``cluster``
+    reaches the record.
+    """
 
     cluster: str
     donor: str
@@ -160,7 +168,7 @@ class FailureVote:
     """``cluster`` has not committed the operation at ``offset``, and does not run it now.
 
     ``epoch``: the offset of the writer's claim. ``error``: the cluster's error, as text. ``wish``:
-    the offset of the ``revoke`` that the vote answers, -1 for none.
+    the offset of the ``revoke`` that the vote answers; -1: none.
     """
 
     offset: int
@@ -175,8 +183,8 @@ class FailureVote:
 class VoteWithdrawal:
     """``cluster`` withdraws its vote on the operation at ``offset``, if it has voted.
 
-    ``wish``: the offset of the ``revoke`` that this record ends, -1 for none. ``done``: it ends
-    because the operation has an outcome on the cluster.
+    ``wish``: the offset of the ``revoke`` that this record ends; -1: none. ``done``: the ``revoke``
+    ends because the operation has an outcome on the cluster.
     """
 
     offset: int
@@ -204,11 +212,11 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """The ring gives up the operation at ``offset``; the rules are those of failure votes.
+    """The ring gives up the operation at ``offset``, by the rules of failure votes.
 
-    ``votes``: by cluster the offset of its ``unable``. ``absent``: by cluster the offset of its
-    newest claim, -1 for none. ``error``: the text of the clients' error. ``revoked``: the reason
-    is a ``revoke``.
+    ``votes``: by cluster the offset of its ``unable``. ``absent``: by cluster without a vote, for
+    which an operator vouches, the offset of its newest claim; -1: none. ``error``: the text of the
+    error that clients receive. ``revoked``: a ``revoke`` is the reason.
     """
 
     offset: int

@@ -59,7 +59,8 @@ SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCH
 
 OPERATION: Final = "operation"
 FENCE: Final = "fence"
-"""OPERATION and FENCE records may redefine names: so readers handle them in the log's order."""
+"""Only OPERATION and FENCE records may redefine names, so readers handle them in the log's
+order."""
 
 _SIDE_BY_SIDE: Final = frozenset(
     {
@@ -75,15 +76,16 @@ _SIDE_BY_SIDE: Final = frozenset(
         Kind.ROWS,
     }
 )
-"""Kinds that touch only the tables that they name."""
+"""Kinds of statements that touch only the tables that they name."""
 _ALIKE_MAX: Final = 4096
-"""The most settings, sets of tables and shapes that are kept for reuse. Chosen: about a MiB."""
+"""The most different values (settings, sets of tables, shapes) that are kept for reuse. Chosen:
+about a MiB."""
 _T = TypeVar("_T")
 
 
 @lru_cache(_ALIKE_MAX)
 def _alike(value: _T) -> _T:
-    """Return the first of equal values.
+    """Return the first of equal values, so that the others take no memory.
 
     Tens of thousands of operations stay in memory, and many have equal settings and tables.
     """
@@ -92,7 +94,11 @@ def _alike(value: _T) -> _T:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One write, the same for every cluster. ``created_ms`` is Unix time by its origin's clock."""
+    """One write, the same for every cluster.
+
+    ``origin``: the cluster that received it. ``fingerprint``: a digest of the request.
+    ``created_ms``: Unix time by the clock of the origin's HAProc.
+    """
 
     id: str
     operation_class: OperationClass
@@ -108,18 +114,19 @@ class Operation:
     insert: InsertShape | None = None
     created_ms: int = 0
     since: int = 0
-    """The log has no copy of the request below this offset."""
+    """Below this offset the log has no earlier copy of the request."""
     window: int = 0
-    """The number of offsets before it in which an earlier copy is searched."""
+    """So many offsets before this one are searched for an earlier copy of the request."""
     analyzed_to: int | None = None
-    """Its definitions were looked up on a cluster that had applied everything below this offset;
-    None: nothing was looked up."""
+    """Its tables, views and functions were looked up on a cluster that had applied everything below
+    this offset; None: nothing was looked up."""
     rests_on: frozenset[str] = frozenset()
-    """The tables, views and functions that were looked up; ``*`` stands for any."""
+    """The tables, views and functions that were looked up; ``*``: perhaps others, too."""
     apply_budget_s: float | None = None
-    """The longest time that it, or its query, runs on a cluster before the ring revokes it."""
+    """The longest time for it, or its query, on a cluster; then the ring revokes it. None: no
+    limit."""
     redefines: frozenset[str] | None = frozenset()
-    """The names that it may redefine; None: any name."""
+    """The names of tables, views and functions that it may redefine; None: any name."""
     named: bool = False
     """True for DDL that touches only the tables that it names, see `log_state.definitions`."""
 
@@ -131,23 +138,26 @@ class Operation:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The user and the id, by which its request is recognised."""
+        """User and request id, by which a repeated request is recognised."""
         return self.user, self.id
 
     @property
     def synchronous(self) -> bool:
-        """True if clusters wait with it for a decision; its origin tries it first."""
+        """True if it is tried on its origin first, and the other clusters wait for a decision."""
         return self.operation_class in SYNCHRONOUS
 
     @property
     def exclusive(self) -> bool:
-        """True if nothing runs beside it: it is synchronous, or may touch more than its tables."""
+        """True if no other operation may run at the same time.
+
+        It is synchronous, or may touch more tables than it names.
+        """
         plain = self.tables_known and self.kind in _SIDE_BY_SIDE and not self.synchronous
         return not (plain or self.beside)
 
     @property
     def beside(self) -> bool:
-        """True for DDL that runs beside other operations: its computation may take hours."""
+        """True for a CREATE TABLE AS that runs beside other operations: it may take hours."""
         return self.named and self.kind is Kind.CREATE_TABLE_AS
 
     @property
@@ -157,12 +167,12 @@ class Operation:
 
     @property
     def computed(self) -> bool:
-        """True if it waits for its rows, which come in another record."""
+        """True if its rows are computed when its turn has come, and come in another record."""
         return isinstance(self.write, QueryWrite | ComputedPlan | SpooledRows)
 
     @property
     def size_bytes(self) -> int:
-        """Its approximate size in a batch and in memory."""
+        """Its approximate size in memory, and in a combined statement."""
         match self.write:
             case SqlText(sql) | QueryWrite(sql):
                 return len(sql)
@@ -181,7 +191,7 @@ class Operation:
 
 
 class DecisionKind(StrEnum):
-    """The fate of a synchronous operation."""
+    """What all clusters do with a synchronous operation: apply it, or pass over it."""
 
     COMMIT = "commit"
     REJECT = "reject"
@@ -189,9 +199,10 @@ class DecisionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision on the operation at ``offset``; ``failure``: the reason of a rejection.
+    """Decides about the synchronous operation at ``offset``; ``failure``: why it is rejected.
 
-    ``epoch`` is the offset of its writer's claim, see `replicate.log_state.members`.
+    ``by``: the writer's cluster; ``epoch``: the offset of the writer's claim, see
+    `replicate.log_state.members`.
     """
 
     offset: int
@@ -204,9 +215,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class FailureReport:
-    """A cluster met an application error when it applied the operation at ``offset``.
+    """``cluster`` had an application error when it applied the operation at ``offset``.
 
-    ``epoch`` is the offset of its writer's claim.
+    ``epoch``: the offset of the writer's claim.
     """
 
     offset: int
@@ -217,7 +228,7 @@ class FailureReport:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """From here on only this incarnation applies operations to the cluster."""
+    """From this record on, only this incarnation may apply operations to the cluster."""
 
     cluster: str
     incarnation: str
@@ -225,7 +236,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Filler:
-    """An entry of the log without a message, such as a part of a large record; never appended."""
+    """What is read in place of an entry without a message, such as a part of a large record.
+
+    It is never appended.
+    """
 
 
 Message: TypeAlias = (
@@ -266,10 +280,13 @@ KINDS: Final[Kinds[Message]] = Kinds(
 
 
 def to_record(message: Message) -> Record:
-    """Return the log record of a message."""
+    """Return a message in the form in which the log stores it."""
     return KINDS.record(message)
 
 
 def from_record(record: Record) -> Message | Filler:
-    """Return the message of a log record; LogCorruptError if HAProc does not know such a record."""
+    """Return the message that a record of the log contains.
+
+    Raises LogCorruptError if this version of HAProc does not know such a record.
+    """
     return Filler() if record.kind == FILLER else KINDS.message(record)

@@ -27,7 +27,8 @@ from dmq import Cursor, LogCorruptError
 from haproc.membership.state import Cause, Divergence, Undecided
 
 LINEAGE_MAX: Final = 3
-"""The most copies that are remembered, the newest ones: the room beside the cursor is limited."""
+"""The most entries of `Progress.lineage`, the newest ones: the room beside the cursor is
+limited."""
 
 
 SPAN_MAX: Final = 16_384
@@ -36,15 +37,15 @@ other offset done) has about 2.8 kB, which is below the log's limit for a note b
 
 
 JUDGING_MAX: Final = 8
-"""The most operations whose comparison is resumed after a restart."""
+"""The most operations of `Progress.judging`: their comparison is resumed after a restart."""
 
 
 TEXT_CHARACTERS_MAX: Final = 200
-"""The longest text for people in a note beside the cursor, in characters as JSON."""
+"""The most characters, as JSON, of a text for people in the note beside the cursor."""
 
 
 def shortened(text: str) -> str:
-    """Return a text, cut to TEXT_CHARACTERS_MAX."""
+    """Return the text, cut to TEXT_CHARACTERS_MAX characters of JSON."""
     if _width(text) <= TEXT_CHARACTERS_MAX:
         return text
     kept = text[: TEXT_CHARACTERS_MAX - 1]
@@ -58,7 +59,7 @@ def _width(text: str) -> int:
 
 
 class CopyWay(StrEnum):
-    """The way of table files to a cluster that copies another one."""
+    """How table files come to a cluster that copies another one."""
 
     STORAGE = "storage"
     """The Spark of the copying cluster reads the donor's files."""
@@ -68,65 +69,70 @@ class CopyWay(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """A requested copy of a cluster, or a requested restore.
+    """A stored request to copy a cluster or some tables, or to restore a backup.
 
-    ``wanted``: the cluster to copy; empty: any. ``donor`` makes its snapshot at ``marker``, the
-    offset of the copy's record; -1: no record yet. ``first``: the offset of the first record.
+    ``wanted``: the cluster to copy; empty: any. ``donor``: the chosen one, which makes its snapshot
+    at ``marker``, the offset of the copy's record; -1: no record yet. ``first``: the offset of the
+    copy's first record, if it was begun several times.
     """
 
     wanted: str = ""
     donor: str = ""
     marker: int = -1
     source: str = ""
-    """The place of a backup, which is restored as of ``marker``; empty: a cluster is copied."""
+    """The place of the backup that is restored as of ``marker``; empty: a cluster is copied."""
     verify: bool = False
-    """True if checksums of the restored tables are compared with the backup's."""
+    """True if the checksums of restored tables are compared with the backup's."""
     first: int = -1
     way: CopyWay | None = None
-    """None: the configured way for the donor."""
+    """How the files come; None: as configured for the donor."""
     spare: str = ""
-    """The cluster that makes the same snapshot as the donor; empty: none."""
+    """The cluster that makes the same snapshot as the donor, to replace it; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a cluster; all offsets in ``done`` are at or above ``low``."""
+    """How far a cluster has applied the log; all offsets in ``done`` are at or above ``low``."""
 
     low: int = 0
     done: frozenset[int] = frozenset()
     batches: tuple[tuple[int, int], ...] = ()
     unmarked: tuple[tuple[int, str], ...] = ()
-    """Offsets, each with its fingerprint; an unknown fingerprint is empty."""
+    """Offsets of begun operations without a marker, each with its fingerprint; empty: unknown."""
     diverged: Divergence | None = None
-    """The difference that proves this cluster wrong, if it is DIVERGED."""
+    """Why the cluster is DIVERGED; None: it is not."""
     undecided: Undecided | None = None
-    """A difference between clusters without a proof which of them is wrong."""
+    """A difference between clusters of which nothing proves which one is wrong; None: there is
+    none."""
     claims: tuple[tuple[str, int], ...] = ()
     """Each cluster's newest claim below ``low``."""
     born: int = 0
     """The claim of the first process that began without a cursor. Earlier records about this
     cluster (skips) concern tables that were rebuilt since."""
     judging: tuple[int, ...] = ()
-    """The newest operations with outcomes that are not compared with other clusters' yet."""
+    """The newest operations whose outcomes are not compared with other clusters' outcomes yet."""
     roster: int = -1
-    """The offset of the newest record with the ring's members; it may be far below ``low``."""
+    """The offset of the newest ``members`` record; it may be far below ``low``. -1: none."""
     storage: str = ""
-    """The id of the storage to which this progress belongs; empty before it is known."""
+    """The id of the storage (in Spark's warehouse folder) that this progress is about; empty:
+    unknown."""
     lineage: tuple[tuple[str, int], ...] = ()
-    """Earlier clusters of these tables, each with the offset up to which the tables were that
-    cluster's. Its reports on operations below the offset are true here, too. Sorted by offset."""
+    """The clusters that these tables were copied from, each with the offset up to which they were
+    that cluster's. Its reports on operations below the offset are true here, too. Sorted by
+    offset."""
     copying: CopyRequest | None = None
-    """The copy that replaces this cluster's tables; they may be incomplete until it is done."""
+    """The request for a copy or restore that is not done; until then tables may be incomplete."""
     ahead: int = -1
-    """The offset of a `Copy` record at or above ``low``: its tables are as of this offset."""
+    """The offset of a `Copy` record at or above ``low``, whose tables are as of this offset; -1:
+    none."""
 
     def has_done(self, offset: int) -> bool:
-        """True if the operation at an offset is done."""
+        """True if the operation at an offset is done on this cluster."""
         return offset < self.low or offset in self.done
 
 
 def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
-    """Return the cursor that stores the progress, for the process of this epoch."""
+    """Return the cursor that stores the progress; ``epoch``: of the process that stores it."""
     note: dict[str, Any] = {"v": 1}
     if progress.done:
         bits = 0
@@ -194,7 +200,10 @@ def _copying(note: dict[str, Any]) -> CopyRequest | None:
 
 
 def from_cursor(cursor: Cursor) -> Progress:
-    """Return the progress that a cursor stores; LogCorruptError if its note cannot be read."""
+    """Return the progress that a cursor stores.
+
+    Raises LogCorruptError if its note cannot be read.
+    """
     try:
         note: dict[str, Any] = json.loads(cursor.note) if cursor.note else {"v": 1}
         if note["v"] != 1:

@@ -1,4 +1,4 @@
-"""Records of application errors, and of writes with rows that are computed in their turn."""
+"""Parts of records: application errors, and writes whose rows are computed in their turn."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from haproc.spark_error import NO_DETAILS, Details, cut
 
 
 MESSAGE_CHARACTERS_MAX: Final = 2048
-"""The most that Spark puts into a status. A message that quotes a statement can be that long."""
+"""The most characters of an error's message: as many as Spark puts into a gRPC status. A message
+that quotes a statement can be that long."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationFailure:
-    """An application error: the deterministic outcome of an operation on a cluster.
+    """An application error: the outcome that an operation has on a cluster, the same on all.
 
-    Its message is cut to MESSAGE_CHARACTERS_MAX.
+    The message is cut to MESSAGE_CHARACTERS_MAX.
     """
 
     error_class: str
@@ -36,11 +37,14 @@ class ApplicationFailure:
 
     @classmethod
     def of(cls, error: EngineError) -> ApplicationFailure:
-        """Return a cluster's error in the form of records."""
+        """Return an error of a cluster's Spark in the form that records contain."""
         return cls(error.error_class, error.sqlstate, error.message, error.details)
 
     def same_as(self, other: ApplicationFailure) -> bool:
-        """True if two errors are the same; messages do not count: they may name files or hosts."""
+        """True if both errors have the same class and SQLSTATE.
+
+        The messages are not compared, because they may name files or hosts.
+        """
         return (self.error_class, self.sqlstate) == (other.error_class, other.sqlstate)
 
 
@@ -64,14 +68,14 @@ class ApplicationFailure:
 
 
 Confs: TypeAlias = tuple[tuple[str, str], ...]
-"""Settings by name, sorted."""
+"""Settings as pairs of name and value, sorted by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRef:
-    """A client's session at a point of its journal: with the entries below ordinal ``entries``.
+    """A client's session as of a place in its journal: with the entries numbered below ``entries``.
 
-    ``begun``: the identity of this session; a new session under the same id has another one.
+    ``begun``: identifies the session; a new session under the same id has another value.
     """
 
     user: str
@@ -81,11 +85,12 @@ class SessionRef:
 
 
 class QueryWrite(Struct, frozen=True, tag="query"):
-    """A statement with rows that are not computed yet; its query begins at ``query_at``.
+    """A statement that writes a query's rows, which are not computed yet.
 
-    ``of_session``: the query uses the client's session (temporary views, variables). ``session``:
-    that session; without it the query can run only on the HAProc that has the session. ``confs``:
-    settings of the client's session, which the query needs besides those of the operation.
+    ``query_at``: where the query begins in ``sql``. ``of_session``: it uses the client's session
+    (temporary views, variables). ``session``: that session; without it the query can run only on
+    the HAProc that has the session. ``confs``: settings of the client's session that the query
+    needs in addition to those of the operation.
     """
 
     sql: str
@@ -96,20 +101,20 @@ class QueryWrite(Struct, frozen=True, tag="query"):
 
     @property
     def head(self) -> str:
-        """The text before the query."""
+        """The statement's text before the query."""
         return self.sql[: self.query_at]
 
     @property
     def query(self) -> str:
-        """The query."""
+        """The text of the query."""
         return self.sql[self.query_at :]
 
 
 class ComputedPlan(Struct, frozen=True, tag="computed"):
-    """A plan that writes rows which are not computed yet.
+    """A plan that writes a query's rows, which are not computed yet.
 
     ``query``: a serialized ``spark.connect.Relation``, which runs once, in the session if there is
-    one. ``template``: a serialized ``spark.connect.Plan`` with a placeholder
+    one. ``template``: a serialized ``spark.connect.Plan`` with a placeholder for the rows
     (`haproc.engine.placeholder`). ``confs``: as in a `QueryWrite`.
     """
 
@@ -120,14 +125,14 @@ class ComputedPlan(Struct, frozen=True, tag="computed"):
 
     @property
     def plan(self) -> bytes:
-        """The plan without any rows: it shows what is done with them."""
+        """The plan with no rows in place of the placeholder: it shows what is done with them."""
         return with_rows(self.template, b"")
 
 
 class SpooledRows(Struct, frozen=True, tag="spooled"):
-    """Rows to append to a table by column name, which only the operation's origin has so far.
+    """Rows to append to a table, by column name; only the operation's origin has them so far.
 
-    ``schema``: an Arrow IPC stream with the rows' columns, and without rows.
+    ``schema``: an Arrow IPC stream that has the columns, and no rows.
     """
 
     table: str
@@ -135,15 +140,16 @@ class SpooledRows(Struct, frozen=True, tag="spooled"):
 
 
 Write: TypeAlias = Statement | QueryWrite | ComputedPlan | SpooledRows
-"""The write of an operation: a statement, or one with rows that come in another record."""
+"""What an operation does: a statement, or one whose rows come in another record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """A plan with a placeholder, and its rows: one Arrow IPC stream, or the offsets of the parts.
+    """A plan with a placeholder, and the rows for it.
 
-    ``size_bytes``: the size of the rows, in parts or not. ``observed``: the results of the query's
-    observations (`haproc.engine.interface.Observed`), for the answer to the client.
+    The rows are one Arrow IPC stream (``rows``), or in the records at the offsets ``parts``.
+    ``size_bytes``: their size in either case. ``observed``: the results of the query's observations
+    (`haproc.engine.interface.Observed`), for the answer to the client.
     """
 
     plan: bytes
@@ -155,10 +161,10 @@ class Filling:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The result of the query of the operation at ``offset``, on the cluster ``by``.
+    """The result of the query of the operation at ``offset``; ``by``: the cluster that ran it.
 
-    ``filling``: the plan that every cluster runs, which adds ``count`` rows. With a ``failure`` the
-    operation is rejected.
+    ``filling``: the plan that every cluster runs; it adds ``count`` rows. With a ``failure``
+    instead, the operation is rejected.
     """
 
     offset: int
@@ -172,10 +178,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of the operation at ``offset``, an Arrow IPC stream; the ``number``-th part of ``by``.
+    """Rows of the operation at ``offset``, as an Arrow IPC stream.
 
-    ``created_ms``: Unix time by its writer's clock, for the age of a range of the log that has only
-    parts.
+    It is the ``number``-th part that the cluster ``by`` made. ``created_ms``: Unix time by the
+    writer's clock; by it a range of the log that has only parts has an age.
     """
 
     offset: int
@@ -189,7 +195,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The cluster ``by`` could not run the query of the operation at ``offset``."""
+    """The cluster ``by`` could not run the query of the operation at ``offset``.
+
+    ``failure``: why.
+    """
 
     offset: int
     operation_id: str
