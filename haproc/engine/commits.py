@@ -31,9 +31,9 @@ class Histories(Protocol):
     """The commits of one cluster's tables. Methods raise EngineError."""
 
     async def newest(self) -> Mapping[str, Newest]:
-        """Return the newest commit of each Delta table in Spark's own catalog, by its full name."""
+        """Return, by full name, the newest commit of each Delta table in Spark's own catalog."""
         ...
 
     async def commits(self, table: str, count: int) -> Sequence[Commit]:
-        """Return a table's ``count`` newest commits, newest first; none if it does not exist."""
+        """Return a table's ``count`` newest commits, newest first; empty without such a table."""
         ...
