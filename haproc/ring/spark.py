@@ -37,7 +37,8 @@ from haproc.ring.settings import (
 
 _TABLE = f"{OWN_SCHEMA}.t"
 _STATEMENT_TIMEOUT_S = 120.0
-"""Chosen: the slowest first statement took 4 s on a quiet machine."""
+"""The deadline of each statement of the warm-up. Chosen: the slowest first one took 4 s on a quiet
+machine."""
 _RETRY_S = 0.2
 _WRITES = (
     f"DROP SCHEMA IF EXISTS {OWN_SCHEMA} CASCADE",
@@ -56,7 +57,10 @@ _CLEANUP = f"DROP SCHEMA IF EXISTS {OWN_SCHEMA} CASCADE"
 async def run(
     port: int, token: str, answers: asyncio.Event, progress: Callable[[str], None]
 ) -> None:
-    """Warm up the server on this port; raises EngineError. ``answers``: set at its first answer."""
+    """Warm up the Spark server on this port: run statements of each kind; raises EngineError.
+
+    ``answers``: an event that is set once the server has answered for the first time.
+    """
     address = EngineAddress("127.0.0.1", port, token)
     patient = EngineLimits(
         control_timeout_s=_STATEMENT_TIMEOUT_S, small_statement_timeout_s=_STATEMENT_TIMEOUT_S
@@ -80,7 +84,7 @@ async def run(
 
 
 async def _first_answer(engine: SparkConnectEngine) -> None:
-    """Wait until a statement runs: a busy machine accepts connections before it can serve them."""
+    """Wait until Spark runs a statement: a busy machine accepts connections before that."""
     while True:
         try:
             return await engine.probe(timeout_s=_STATEMENT_TIMEOUT_S)
@@ -111,7 +115,8 @@ async def _read(engine: SparkConnectEngine, sql: str) -> None:
 
 
 START_TIMEOUT_S = 180.0
-"""Chosen, not measured: three servers starting at once on two busy cores took under 60 s."""
+"""The time limit of a start. Chosen, not measured: three servers starting at once on two busy cores
+took under 60 s."""
 _POLL_INTERVAL_S = 0.05
 
 
@@ -142,7 +147,7 @@ class LocalSpark(LocalServer):
         self._warm = self.folder / "spark.warm"
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S, warm: bool = True) -> None:
-        """Start the server unless it runs; return once it answers, or with ``warm`` once warm.
+        """Start the server unless it runs; return once it answers, or with ``warm`` is warm.
 
         A server that answers, but is not warm in time, is no error.
         """
