@@ -18,8 +18,8 @@ from haproc.engine.confs import ANSI, TIME_ZONE
 from haproc.engine.interface import EngineAddress, Settings
 
 LANES_MAX = 16
-"""Statements that run at the same time on one cluster. A starting HAProc fences this many lanes,
-even if an earlier one used fewer."""
+"""The most lanes of a cluster: statements that run there at the same time. A starting HAProc fences
+this many lanes, even if an earlier one used fewer."""
 
 
 class OnClusterDown(StrEnum):
@@ -53,7 +53,7 @@ class OnForeignWrite(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A listener's or a peer's host and port."""
+    """The address, host and port, of a listener or of a peer."""
 
     host: str
     port: int
@@ -64,7 +64,7 @@ class Address:
 
 
 Prefixes: TypeAlias = tuple[tuple[str, str], ...]
-"""Prefixes of paths, each with its replacement."""
+"""Pairs of a prefix of paths and the text that replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Consistency(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """The default freshness of queries' answers."""
+    """The read level of queries that name none."""
 
     consistency: Consistency = Consistency.ANY
     """Read level of queries that name none: ``any``, ``bounded``, ``session``, ``linearizable``."""
@@ -191,7 +191,7 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """The clusters that must have applied a write before it is answered."""
+    """The write concern of requests that name none, and its conditions."""
 
     concern: WriteConcern = WriteConcern.ONE
     """Write concern of requests that name none, ``one``, ``majority`` or ``all``: the clusters that
@@ -207,7 +207,7 @@ class Writes:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """The deletion of log records that no cluster needs any more."""
+    """The deletion of records in the ring's log that no cluster needs any more."""
 
     enabled: bool = True
     """Delete the records of the log that no cluster needs any more."""
@@ -237,12 +237,12 @@ class Connect:
 
 
 class StateWay(StrEnum):
-    """The way of heartbeats and reports between HAProcs."""
+    """The transport of heartbeats and reports between HAProcs."""
 
     MESH = "mesh"
-    """Each sends to each."""
+    """Each HAProc sends to each other one."""
     REDIS = "redis"
-    """Through a Redis; over the mesh while Redis is away."""
+    """Through a Redis; directly to each HAProc while Redis cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,17 +295,17 @@ class SecurityProtocol(StrEnum):
 
     @property
     def tls(self) -> bool:
-        """True if the whole connection is encrypted."""
+        """True if the protocol encrypts the whole connection (TLS)."""
         return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property
     def sasl(self) -> bool:
-        """True if the client sends a user and a password."""
+        """True if the protocol has the client send a user and a password (SASL)."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
 class SaslMechanism(StrEnum):
-    """The user's authentication at Kafka's brokers; only mechanisms with a password."""
+    """How the user authenticates at Kafka's brokers; only mechanisms with a password."""
 
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
@@ -427,7 +427,7 @@ class Config:
 
     @property
     def authenticates(self) -> bool:
-        """True if the client doors ask for a token."""
+        """True if requests at the client doors need a user's token."""
         return bool(self.users or self.users_file or self.oidc.issuer)
 
     @property
@@ -438,7 +438,7 @@ class Config:
         return Settings(time_zone=zone, ansi=ansi == "true", confs=tuple(sorted(given.items())))
 
     def cluster(self, name: str) -> ClusterConfig:
-        """Return the cluster of this name; KeyError if the ring has none."""
+        """Return the cluster of this name; raises KeyError if the ring has none."""
         for cluster in self.clusters:
             if cluster.name == name:
                 return cluster
@@ -449,11 +449,15 @@ class Config:
         return f"{'https' if self.tls.enabled else 'http'}://{address}"
 
     def peer_url(self, name: str) -> str:
-        """Return the URL of a cluster's operator door; KeyError for an unknown cluster."""
+        """Return the URL of a cluster's operator door; raises KeyError for an unknown cluster."""
         return self.url(self.cluster(name).peer)
 
     def client_url(self, name: str) -> str:
-        """Return the client door's URL for clients; by default made from the addresses."""
+        """Return the URL of a cluster's client door for clients.
+
+        That is ``advertise``; without it, the URL is made from the addresses ``listen`` and
+        ``peer``.
+        """
         cluster = self.cluster(name)
         if cluster.advertise is not None:
             return cluster.advertise
