@@ -72,7 +72,7 @@ class Asking(ABC):
         planned: Planned | None = None,
         observed: Observed | None = None,
     ) -> ResultStream:
-        """Start a statement that only reads, or changes only this session's state."""
+        """Start a statement that changes nothing but this session; return its rows as they come."""
         return self._stream(plan_of(statement), timeout_s, planned, observed)
 
     async def reading(
@@ -82,7 +82,7 @@ class Asking(ABC):
         timeout_s: float,
         parsed_only: bool = False,
     ) -> str:
-        """Return Spark's parsed and analyzed tree of a statement, which does not run.
+        """Return the plan reading of a statement, as JSON; the statement does not run.
 
         `Queries.reading` describes it.
         """

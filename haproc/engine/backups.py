@@ -37,13 +37,13 @@ OPERATION: Final = "HAPROC BACKUP"
 """The name of a backup's commits in the history of a table in the backup (Delta's column
 `operation`)."""
 PLACE_CHARACTERS_MAX: Final = 500
-"""The longest path of a backup: a request to restore it is stored beside a cursor."""
+"""The most characters of a backup's path: a request to restore it is stored with a cursor."""
 _MANIFEST: Final = re.compile(r"manifest-(\d{20})\.json")
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[!-~]*|/[!-~]*")
 
 
 def is_place(text: str) -> bool:
-    """True if a text is an absolute path or URL, in characters that all storages accept."""
+    """True if a backup can be at this place: an absolute path or URL that all storages accept."""
     return len(text) <= PLACE_CHARACTERS_MAX and _URL.fullmatch(text) is not None
 
 
@@ -68,7 +68,7 @@ class TableBackup:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return schema and name."""
+        """Return the table's schema and name."""
         return self.schema, self.name
 
     def table(self, place: str) -> CopyTable:
@@ -81,7 +81,10 @@ class TableBackup:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One backup. ``offset``: its place in the log. ``log``: the id of that log."""
+    """The description of one backup, which is stored with it.
+
+    ``offset``: the offset of the log to which its tables belong. ``log``: the id of that log.
+    """
 
     ring: str
     cluster: str
@@ -93,12 +96,12 @@ class Manifest:
     format: int = FORMAT
 
     def text(self) -> bytes:
-        """Return the manifest as JSON."""
+        """Return the manifest as the bytes of its JSON file."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     @classmethod
     def of(cls, text: bytes) -> Manifest:
-        """Return the manifest that a JSON text holds; raises ValueError for any other text."""
+        """Return the manifest in the bytes of a JSON file; raises ValueError for any other text."""
         try:
             found = msgspec.json.decode(text, type=cls)
         except msgspec.MsgspecError as error:
@@ -120,7 +123,7 @@ def manifest_name(offset: int) -> str:
 
 
 def manifest_offsets(names: Iterable[str]) -> list[int]:
-    """Return the offsets of the manifests among these file names, lowest first."""
+    """Return the offsets of the backups with these names of manifest files, lowest first."""
     found = (_MANIFEST.fullmatch(name) for name in names)
     return sorted(int(each[1]) for each in found if each is not None)
 
@@ -131,7 +134,7 @@ def folder_of(place: str, schema: str, name: str) -> str:
 
 
 def commit_name(version: int) -> str:
-    """Return the name of a Delta commit's file, below ``_delta_log``."""
+    """Return the name of a commit's file in the folder ``_delta_log`` of a Delta table."""
     return f"{version:020}.json"
 
 

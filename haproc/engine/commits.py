@@ -17,7 +17,10 @@ class Newest:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of a table. ``user``: empty if Delta has none; ``note``: its user metadata."""
+    """A commit in the history of a Delta table.
+
+    ``user``: empty if Delta has none; ``note``: the commit's user metadata.
+    """
 
     version: int
     at_ms: int
@@ -28,7 +31,7 @@ class Commit:
 
 
 class Histories(Protocol):
-    """The commits of one cluster's tables. Methods raise EngineError."""
+    """Reads the commits of one cluster's tables. Methods raise EngineError."""
 
     async def newest(self) -> Mapping[str, Newest]:
         """Return, by full name, the newest commit of each Delta table in Spark's own catalog."""

@@ -28,7 +28,7 @@ _base = protos.base
 
 
 class FreshSession:
-    """Implements Fresh."""
+    """Restores content into a new Spark session; implements Fresh."""
 
     def __init__(self, remote: RemoteSession, session: ConfiguredSession) -> None:
         self._remote = remote
@@ -106,7 +106,8 @@ def _fill(chunk: Any, data: bytes) -> None:
 
 
 Defaults = Callable[[Sequence[str]], Awaitable[Mapping[str, str | None]]]
-"""Returns the values that settings have in a session in which they were never changed."""
+"""Takes names of settings; returns the values that they have in a session which never changed
+them."""
 
 _HOME: Final = "USE `spark_catalog`.`default`"
 _HOME_BY: Final = {

@@ -14,7 +14,7 @@ from haproc.engine.interface import Settings, TransactionMarker
 
 
 POOL: Final = "spark.scheduler.pool"
-"""A session setting that Spark's scheduler reads, too."""
+"""The session setting that chooses the pool of Spark's scheduler."""
 
 
 _USERS: Final = "user/"
@@ -35,12 +35,12 @@ def pool_of(user: str) -> str:
 
 
 def is_users(pool: str) -> bool:
-    """True if a pool belongs to a user's queries."""
+    """True if a pool of Spark's scheduler is for one user's queries."""
     return pool.startswith(_USERS)
 
 
 def pool_of_lane(index: int) -> str:
-    """Return the pool of the writes that a lane applies.
+    """Return the pool of Spark's scheduler for the writes that a lane applies.
 
     Each lane has its own, so that no write waits for the tasks of a longer write in another lane.
     """
@@ -48,7 +48,7 @@ def pool_of_lane(index: int) -> str:
 
 
 def pool_of_rows(user: str) -> str:
-    """Return the pool of the queries that compute the rows of a user's writes."""
+    """Return the pool of Spark's scheduler for queries that compute the rows of a user's writes."""
     return f"rows/{user}"
 
 
@@ -128,7 +128,7 @@ def wanted(
 
 
 def user_metadata(marker: TransactionMarker) -> str:
-    """Return the text that a commit carries for a marker: SQL can read it, but no marker."""
+    """Return the note for a commit with this marker: SQL can read the note, not the marker."""
     return f"haproc:{marker.application}:{marker.version}"
 
 

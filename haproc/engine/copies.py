@@ -33,7 +33,8 @@ LINES_BYTES_MAX: Final = 8 << 20
 COMMIT: Final = "_delta_log/00000000000000000001.json"
 """The file of the commit that turns an empty table into a copy."""
 OPERATION: Final = "HAPROC COPY"
-"""The name of that commit in the history of the copy (Delta's column `operation`)."""
+"""The name of the commit that makes a copy, in the history of the copied table (Delta's column
+`operation`)."""
 _NOT_COPIED: Final = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits"})
 """Delta features of tables that cannot be copied: their commits are not in the table's folder."""
 _Z85: Final = (
@@ -63,16 +64,17 @@ class CopyTable:
     """The number of the request for a copy. What was copied for one request is not kept for
     another."""
     marker: int = -1
-    """The copy offset: the offset of the record at which the donor noted this state."""
+    """The copy offset: the offset of the record in the log at which the donor recorded this
+    state."""
 
     @property
     def full_name(self) -> str:
-        """Return schema and name with a dot between."""
+        """Return the table's schema and name with a dot between."""
         return f"{self.schema}.{self.name}"
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return schema and name."""
+        """Return the table's schema and name."""
         return self.schema, self.name
 
     @property
@@ -111,9 +113,10 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class CopyFile:
-    """A file of a table. ``path``: below the table's folder, as in Delta's log.
+    """A data file of a Delta table.
 
-    ``size`` is None if the log does not contain it.
+    ``path``: below the table's folder, as in Delta's log. ``size`` is None if Delta's log does not
+    contain it.
     """
 
     path: str
@@ -163,7 +166,7 @@ def located(location: str, prefixes: Iterable[tuple[str, str]]) -> str:
 
 
 class Copies(Protocol):
-    """The reading and writing of copies on one cluster. Methods raise EngineError."""
+    """Reads and writes copies of tables on one cluster. Methods raise EngineError."""
 
     async def inventory(self) -> Inventory:
         """Return all objects that the cluster holds now."""
@@ -329,7 +332,7 @@ async def put_all(put: Callable[[int, bytes, bool], Awaitable[int]], file: IO[by
 
 
 def line_of(action: object) -> bytes:
-    """Return an action as a line of Delta's log."""
+    """Return one of Delta's actions as a line of a table's Delta log."""
     return json.dumps(action, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 

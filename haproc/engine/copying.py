@@ -215,7 +215,7 @@ class SparkCopies:
         return json.loads(str(*rows[0].values()))
 
     async def _rows(self, query: Any, timeout_s: float = _TIMEOUT_S) -> list[dict[str, Any]]:
-        """Return the rows of a SQL text or a plan."""
+        """Return the rows of a query, given as SQL text or as a plan."""
         found: list[dict[str, Any]] = await self._ask(lambda own: all_rows(own, query, timeout_s))
         return found
 

@@ -1,4 +1,4 @@
-"""The errors of a cluster, and the party that must act on each: recognised by codes."""
+"""The errors of a cluster, recognised by their codes, and their kinds: who must act on each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from haproc.spark_error import NO_DETAILS, Details
 
 
 class ErrorKind(StrEnum):
-    """The party that must act on a failure."""
+    """The kind of a failure, which says who must act on it."""
 
     APPLICATION = "application"
     """The statement is wrong for these tables, the same everywhere; the client gets the error."""
@@ -53,7 +53,7 @@ class EngineError(Exception):
 
 
 class NoQueryError(EngineError):
-    """A guarded session refused a statement because it is not only a query.
+    """A guarded session, which allows queries only, refused a statement with effects.
 
     ``effects``: the Java classes of the plan's nodes that have effects, without packages
     (`InsertIntoStatement`, `DeleteFromTable`); never empty.
@@ -70,9 +70,9 @@ class NoQueryError(EngineError):
 
 
 class RelayedError(EngineError):
-    """A relayed call failed; the server's error is kept unchanged.
+    """A client's call that HAProc passed on to Spark failed; Spark's error is kept unchanged.
 
-    ``code`` and ``status_message`` are those of its status; ``packed`` is a serialized
+    ``code`` and ``status_message`` are those of the gRPC status; ``packed`` is a serialized
     google.rpc.Status, empty if Spark gave none.
     """
 

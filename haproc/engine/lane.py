@@ -148,7 +148,7 @@ class SparkLane:
         self._open, self._in_doubt = True, False
 
     async def touch(self) -> None:
-        """Keep the server from dropping the session; errors are ignored until the next call."""
+        """Make a call so that the server keeps the idle session; an error shows at the next one."""
         if self._open and not (self._in_doubt or self._outdated):
             await self._remote.touch()
 

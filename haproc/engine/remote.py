@@ -1,4 +1,4 @@
-"""One session on the server: all its calls, with each failure turned into an EngineError.
+"""One Spark session on the server; turns each failure of its calls into an EngineError.
 
 A session has an id that HAProc chooses, and one that the server adds. Once learned, the server's id
 goes with every request. A restarted server would make a fresh session under our id, without our
@@ -52,9 +52,10 @@ _ANY_CONF = "spark.sql.ansi.enabled"
 _base = protos.base
 _STATUS = _base.GetStatusResponse.OperationStatus
 _ACTIVE = frozenset({_STATUS.OPERATION_STATE_RUNNING})
-"""TERMINATING is not active: the server reports it once the statement has finished, failed or been
-cancelled, and has only to forget that. If two threads of the server do that at once (Spark 4.2.1: a
-statement is interrupted just when its caller leaves), it reports that state for ever."""
+"""The states of Spark Connect operations that still run. TERMINATING is none of them: the server
+reports it once the statement has finished, failed or been cancelled, and has only to forget that.
+If two threads of the server do that at once (Spark 4.2.1: a statement is interrupted just when its
+caller leaves), it reports that state for ever."""
 _ENDED = frozenset(
     {
         _STATUS.OPERATION_STATE_TERMINATING,
@@ -92,7 +93,8 @@ class RemoteSession:
         """A number that rises whenever the session is lost: all calls of one epoch used the same
         session."""
         self.stopping = 0
-        """The number of abandoned operations that still run: the session must not be dropped."""
+        """The number of abandoned Spark Connect operations that still run: the session must not be
+        dropped."""
 
     @property
     def small_timeout_s(self) -> float:
@@ -101,7 +103,7 @@ class RemoteSession:
 
     @property
     def names(self) -> Names:
-        """The session's ids; the server's own id is empty until it is known."""
+        """The session's two ids; the server's own one is empty until it is known."""
         return Names(self.id, self._observed)
 
     def renew(self, error: EngineError, epoch: int) -> bool:
@@ -142,10 +144,10 @@ class RemoteSession:
         reads_only: bool = False,
         planned: Planned | None = None,
     ) -> AsyncGenerator[Any, None]:
-        """Run a plan, or the encoding of one, and yield the server's messages; raises EngineError.
+        """Run a plan (or its bytes) and yield the server's messages; raises EngineError.
 
-        With ``epoch``, only in that epoch's session (the caller knows its settings).
-        ``reads_only``: it is stopped if this is left early. ``planned``: see `Queries.query`.
+        ``epoch``: run it only in the session of that epoch. ``reads_only``: stop it if the caller
+        leaves early. ``planned``: see `Queries.query`.
         """
         if epoch is not None and epoch != self.epoch:
             raise EngineError(
@@ -380,7 +382,7 @@ class RemoteSession:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def touch(self) -> None:
-        """Keep the server from dropping the session; errors are ignored until the next call."""
+        """Make a call so that the server keeps the idle session; an error shows at the next one."""
         with contextlib.suppress(EngineError):
             await self.get_confs_if_any([_ANY_CONF])
 

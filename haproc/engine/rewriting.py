@@ -55,7 +55,7 @@ RPCS: Final[Mapping[str, Rpc]] = {
     "CloneSession": Rpc(5, 1, 2),
     "GetStatus": Rpc(4, 1, 2),
 }
-"""Every call of spark.connect.SparkConnectService."""
+"""The calls of spark.connect.SparkConnectService, each with its fields that name the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def with_operation(request: bytes, operation_id: str) -> bytes:
 
 
 def to_client(rpc: str, names: Names, operation_id: str = "") -> bytes:
-    """Return the bytes that, appended to a response, give it the names of this session."""
+    """Return the bytes that, appended to a response, give it the client's names of the session."""
     numbers = RPCS[rpc]
     fields = [
         _field(numbers.response_session, names.session_id.encode()),

@@ -130,7 +130,7 @@ class Marker:
         self.known = ""
 
     async def find(self, remote: RemoteSession, known: str) -> str:
-        """Return the storage id; if none is known yet, a missing one is made.
+        """Return the storage id; make one if none is known and the storage has none.
 
         Raises EngineError, of class ErrorClass.STORAGE_AWAY if the id is not the known one.
         """

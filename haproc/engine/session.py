@@ -42,7 +42,7 @@ class SparkSession(Asking):
         paths: Sequence[str] = (),
         closed: Callable[[SparkSession], None] = lambda _: None,
     ) -> None:
-        """``closed`` is called with the session when it is closed."""
+        """Prepare a session on ``remote``; ``closed`` is called with it when it is closed."""
         super().__init__(remote)
         self._session = ConfiguredSession(remote, defaults, pool, paths)
         self._closed = closed
@@ -162,7 +162,7 @@ class SparkSession(Asking):
                 raise
 
     async def touch(self) -> None:
-        """Keep the server from dropping the session; errors are ignored until the next call."""
+        """Make a call so that the server keeps the idle session; an error shows at the next one."""
         await self._remote.touch()
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""A statement as a cluster runs it, and the plans that HAProc's plugin in the server answers."""
+"""The forms in which a cluster gets a statement, and the plans that HAProc's plugin answers."""
 
 from __future__ import annotations
 
@@ -113,8 +113,9 @@ class ArrowRows(Struct, frozen=True, tag="rows"):
 class RowsInLog(ArrowRows, frozen=True, tag="rows-in-log"):
     """Stands for large rows that are in the log, and not in memory until a cluster needs them.
 
-    ``rows`` is their schema, without rows; ``size_bytes`` and ``count`` are those of the rows. No
-    record holds this. ``fetch`` yields the rows, as Arrow streams, when they are sent.
+    ``rows`` is their schema, without rows; ``size_bytes`` and ``count`` are those of the rows. It
+    is never stored in the log itself. ``fetch`` yields the rows, as Arrow streams, when they are
+    sent.
     """
 
     size_bytes: int = 0

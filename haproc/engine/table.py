@@ -168,7 +168,7 @@ async def _readable(session: Session, name: str) -> str:
 
 
 Rows = Callable[[str], Awaitable[list[dict[str, Any]]]]
-"""Runs a query and returns its rows."""
+"""A function that runs a SQL query and returns its rows."""
 
 
 async def listed(rows: Rows, catalog: str) -> list[tuple[str, bool]]:
@@ -200,7 +200,7 @@ async def _shown(rows: Rows, sql: str) -> list[dict[str, Any]]:
 
 
 async def _version(session: Session, name: str) -> int | None:
-    """Return a Delta table's newest version; None for other formats."""
+    """Return the newest version of a Delta table; None for a table in another format."""
     try:
         rows = await rows_in_session(session, f"DESCRIBE HISTORY {name} LIMIT 1")
     except EngineError as error:

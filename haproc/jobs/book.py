@@ -238,7 +238,7 @@ class JobTokens:
         return by
 
     def authorization_of(self, token: str) -> AttemptAuthorization:
-        """Return the right to act for the job that ``token`` names."""
+        """Return the right to act for the job that ``token`` names; it is not checked here."""
         return AttemptAuthorization(token, self)
 
     async def _note(self, job_id: int, attempt: str, token: str, session_id: str) -> None:

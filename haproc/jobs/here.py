@@ -50,13 +50,14 @@ class Scheduler:
         self._leads = leads
         self._unix_ms = unix_ms
         self._done: dict[str, int] = {}
-        """The last slot whose job was submitted, by the name of the schedule."""
+        """The last slot (time at which a schedule is due) whose job was submitted, by the
+        schedule's name."""
         self._logged: dict[str, str] = {}
-        """The reason why a slot could not be submitted at the last check, by the name of the
-        schedule."""
+        """The reason why a schedule's job could not be submitted at the last check, by the
+        schedule's name."""
 
     async def run_forever(self) -> NoReturn:
-        """Submit due jobs until cancelled."""
+        """Submit the jobs that are due, until cancelled."""
         while True:
             if self._leads():
                 for schedule in self._schedules:
@@ -64,7 +65,10 @@ class Scheduler:
             await asyncio.sleep(LOOK_S)
 
     async def look(self, schedule: Schedule) -> None:
-        """Submit the job of a schedule's newest slot, if it is due and no earlier job runs."""
+        """Submit the job for the last time at which the schedule was due, unless that was done.
+
+        Does nothing while a job of an earlier time runs.
+        """
         at = slot(schedule, self._unix_ms() / 1000)
         if at is None or self._done.get(schedule.name) == at:
             return
@@ -113,8 +117,8 @@ class JobsHere:
 def incarnations(members: Members) -> dict[str, str | None]:
     """Return the peers that may still run jobs, with the incarnations that they reported last.
 
-    None: not reported yet. A silent peer is included until its silence fills a window. Clients
-    leave it at once. But if it only paused, its programs would be ended for nothing.
+    None: not reported yet. A silent peer is included until no heartbeat came for a whole window.
+    Clients leave it at once. But if it only paused, its programs would be ended for nothing.
     """
     return {
         name: peer.beat.incarnation if peer.beat is not None else None

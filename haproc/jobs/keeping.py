@@ -1,7 +1,7 @@
-"""Decides the steps of a HAProc for the ring's jobs, by the state of jobs and peers. Pure.
+"""Decides the steps of a HAProc for the ring's jobs, by the state of jobs and peers; no I/O.
 
-Every HAProc decides for itself. If two take the same step, the order of the events
-(`haproc.jobs.model`) makes one of them have effect.
+Every HAProc decides for itself. If two take the same step, only the event that is stored first has
+an effect (`haproc.jobs.model`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a job is: its events, its environment, and the times at which a schedule makes one. Pure."""
+"""What a job is: its events, its environment, the times at which a schedule makes one; no I/O."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ RESTARTABLE = frozenset({Outcome.FAILED, Outcome.LOST})
 
 
 class BatchState(StrEnum):
-    """A job's state, by the names that Livy has for a batch."""
+    """A job's state, by the names that Apache Livy has for a batch."""
 
     NOT_STARTED = "not_started"
     STARTING = "starting"
@@ -227,7 +227,7 @@ class Job:
 
     @property
     def state(self) -> BatchState:
-        """The job's state, by Livy's name."""
+        """The job's state, by the name that Apache Livy has for it."""
         if self.final is not None:
             return _FINAL[self.final.outcome]
         if self.current is None:
@@ -260,9 +260,10 @@ def job_of(
     events: Sequence[tuple[int, Event]],
     sessions: Sequence[tuple[str, str]] = (),
 ) -> Job:
-    """Return the job that results from its events; each event comes with its revision.
+    """Return the job that results from its events: pairs of revision and event.
 
-    An event that comes too late, such as a second start of the same attempt, has no effect.
+    The revision is that of the key-value store; it gives the order. An event that comes too late,
+    such as a second start of the same attempt, has no effect.
     """
     attempts: list[JobAttempt] = []
     ended: Ending | None = None
@@ -306,11 +307,15 @@ def requested(revisions: Mapping[str, int]) -> str:
 
 
 LATE_MAX_S: Final = 600.0
-"""A slot that no HAProc submitted in this time (none lived, for example) is skipped."""
+"""The longest delay, in seconds, of a schedule's job: a slot (time at which it is due) that no
+HAProc submitted until then is skipped."""
 
 
 def slot(schedule: Schedule, now_s: float) -> int | None:
-    """Return a schedule's newest slot that is due, in seconds since 1970; None if too long ago."""
+    """Return the last time at which a schedule was due (its slot), in seconds since 1970.
+
+    None if that is too long ago.
+    """
     if schedule.every_s is not None:
         found = int(now_s // schedule.every_s * schedule.every_s)
     else:
@@ -320,12 +325,12 @@ def slot(schedule: Schedule, now_s: float) -> int | None:
 
 
 def request_id(schedule: Schedule, at: int) -> str:
-    """Return the request id for the job of a schedule's slot; ``at``: the slot."""
+    """Return the request id for the job of a schedule that was due at the time ``at``."""
     return f"schedule:{schedule.name}:{at}"
 
 
 class Turn(Enum):
-    """What to do about a slot of a schedule."""
+    """What to do about a slot: a time at which a schedule is due."""
 
     NOW = auto()
     """The job must be submitted."""

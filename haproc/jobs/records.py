@@ -1,4 +1,4 @@
-"""The form of jobs in the key-value store: keys, bytes, and the kept end of their output. Pure."""
+"""The form of jobs in the key-value store: keys, bytes, the kept end of their output; no I/O."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Relay:
         await self._server.start_serving()
 
     def check(self) -> None:
-        """Close connections to doors that are down or may be frozen: ``doors`` lacks them."""
+        """Close connections to doors that jobs should not use now: one may be frozen."""
         worth = {door.cluster for door in self._doors()}
         for task, cluster in list(self._open.items()):
             if cluster not in worth:
@@ -156,7 +156,7 @@ class Relays:
             await each.start()
 
     def check(self) -> None:
-        """Close connections to doors that are down or may be frozen: ``doors`` lacks them."""
+        """Close connections to doors that jobs should not use now: one may be frozen."""
         for each in self._all:
             each.check()
 

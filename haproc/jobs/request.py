@@ -1,4 +1,4 @@
-"""Jobs in the form of Livy's batches: reads a request and its files, and writes the answers."""
+"""Jobs in the form of Apache Livy's batches: reads requests and files, writes answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from haproc.jobs.model import FileRole, Job, JobFile, JobLimits, Submission
 
 
 def batch(job: Job, log: Sequence[str] = ()) -> dict[str, Json]:
-    """Return a job in the JSON form in which Livy shows a batch.
+    """Return a job in the JSON form in which Apache Livy shows a batch.
 
     ``log``: the lines of output to show. Fields that Livy does not have are below ``haproc``.
     """

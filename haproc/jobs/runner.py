@@ -333,7 +333,7 @@ class Runner:
             await asyncio.shield(self._flush(job_id, attempt, tail))
 
     async def _flush(self, job_id: int, attempt: JobAttempt, tail: Tail) -> None:
-        """Store new output. A piece that cannot be stored now is tried again for a while."""
+        """Store the new output of an attempt; try again for a while if the store is away."""
         pieces, gone = tail.flush()
         for piece in pieces:
             key = piece_key(job_id, attempt.name, piece.first, piece.end)

@@ -47,7 +47,7 @@ class JobService:
         unix_ms: Callable[[], int],
         check: Check,
     ) -> None:
-        """``me``: the cluster and the incarnation of this HAProc.
+        """Make the service for this HAProc; ``me``: its cluster and its incarnation.
 
         ``fence`` stops a job's earlier writes in the log. ``check``: the check of a program. A
         HAProc gives one that runs in another process: parsing a program can take seconds.

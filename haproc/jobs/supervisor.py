@@ -50,7 +50,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> int:
-    """Run the program that standard input describes."""
+    """Run the program that one line on standard input describes; return the exit code."""
     plan = json.loads(_first_line())
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
