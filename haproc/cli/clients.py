@@ -26,7 +26,7 @@ DrainStatus = dict[str, Any]
 async def drain(asker: Asker, options: argparse.Namespace) -> int:
     """Drain a cluster: it takes no new requests. Return the exit code, 0 once that is done.
 
-    With ``--wait`` only once no client has anything left there.
+    With ``--wait`` the exit code is 0 only once no client has anything left there.
     """
     if options.undo:
         return await undrain(asker, options)
@@ -40,7 +40,7 @@ async def drain(asker: Asker, options: argparse.Namespace) -> int:
 async def undrain(asker: Asker, options: argparse.Namespace) -> int:
     """Undrain a cluster: it takes requests again. Return the exit code, 0 once that is done.
 
-    With ``--wait`` only once it serves.
+    With ``--wait`` the exit code is 0 only once the cluster serves.
     """
     status = await end(asker, options.cluster)
     if options.wait:
@@ -110,7 +110,7 @@ _NEVER: Final = "-"
 
 
 async def list_jobs(asker: Asker, options: argparse.Namespace) -> int:
-    """Print a line for each job of the ring, newest last."""
+    """Print a line for each job of the ring, newest last; return the exit code."""
     path = f"/ha/v1/jobs?from={options.start}&size={options.limit}"
     found = await ask_any(asker, options, "GET", path)
     if options.json:
@@ -135,7 +135,7 @@ def _row(job: dict[str, Any]) -> tuple[object, ...]:
 
 
 async def show(asker: Asker, options: argparse.Namespace) -> int:
-    """Print what is known of one job."""
+    """Print what is known of one job; return the exit code."""
     job = await ask_any(asker, options, "GET", f"/ha/v1/jobs/{options.job}")
     if options.json:
         output.dump(job)
@@ -151,7 +151,7 @@ async def show(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def log(asker: Asker, options: argparse.Namespace) -> int:
-    """Print the kept end of a job's output."""
+    """Print the end of a job's output that the ring keeps; return the exit code."""
     start = 0
     while True:
         path = f"/ha/v1/jobs/{options.job}/log?from={start}&size={PAGE}"
@@ -184,7 +184,7 @@ def _moment(unix_ms: int | None, form: str) -> str:
 
 
 async def list_sessions(asker: Asker, options: argparse.Namespace) -> int:
-    """Print a line for each open session of the ring's clients."""
+    """Print a line for each open session of the ring's clients; return the exit code."""
     path = f"/ha/v1/sessions?start={options.start}&limit={options.limit}"
     found = await ask_any(asker, options, "GET", path)
     if options.json:
@@ -207,7 +207,7 @@ async def list_sessions(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def close(asker: Asker, options: argparse.Namespace) -> int:
-    """Close a client's session for good: its content is lost."""
+    """Close a client's session for good: its content is lost. Return the exit code."""
     body = {"user": options.user, "session_id": options.session}
     await ask_any(asker, options, "POST", "/ha/v1/sessions/close", body)
     print(f"session {options.session} of {options.user} is closed")

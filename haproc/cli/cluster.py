@@ -33,7 +33,7 @@ from haproc.ring.making import new_cluster
 
 POLL_S: Final = 1.0
 SHOW_S: Final = 10.0
-"""Interval at which the progress of a copy is printed."""
+"""The interval, in seconds, at which the progress of a copy is printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Rewritten:
     text: str | None
 
     def write(self) -> None:
-        """Replace the file by the new text; the old file stays beside it."""
+        """Write the new text into the configuration file; the old file stays beside it."""
         if self.text is None:
             return
         shutil.copy2(self.file, self.file.with_name(self.file.name + ".bak"))
@@ -61,7 +61,10 @@ class Rewritten:
 
 @guarded
 async def add(options: argparse.Namespace) -> int:
-    """Make a cluster a member of the ring; start it too, if the ring is a local one."""
+    """Make a cluster a member of the ring; return the exit code.
+
+    In a local ring, it is started, too.
+    """
     local, name = options.folder is not None, options.name
     file = options.folder / "ring.yaml" if local else options.config
     config = read_config(file)
@@ -95,7 +98,10 @@ async def add(options: argparse.Namespace) -> int:
 
 @guarded
 async def remove(options: argparse.Namespace) -> int:
-    """Remove a cluster from the ring for good; stop it, if the ring is a local one."""
+    """Remove a cluster from the ring for good; return the exit code.
+
+    In a local ring, it is stopped, too.
+    """
     local, name = options.folder is not None, options.name
     file = options.folder / "ring.yaml" if local else options.config
     config = read_config(file)
@@ -164,8 +170,8 @@ def _rebuild_body(name: str, donor: str, way: str) -> dict[str, str]:
 async def rebuild_one(asker: Asker, name: str, donor: str, timeout_s: float, way: str = "") -> int:
     """Make the cluster ``name`` a copy of ``donor``, and wait until it serves.
 
-    Prints the progress; returns the exit code. ``way``: how files pass. Raises AskError if the
-    cluster refuses.
+    Prints the progress; returns the exit code. ``way``: how the files come: ``storage`` (Spark
+    reads them) or ``stream`` (through the HAProcs). Raises AskError if the cluster refuses.
     """
     before = (await asker.ask(name, "GET", "/ha/v1/status"))["incarnation"]
     await asker.ask(name, "POST", "/ha/v1/rebuild", _rebuild_body(name, donor, way))
@@ -193,7 +199,10 @@ async def rebuild_one(asker: Asker, name: str, donor: str, timeout_s: float, way
 
 
 async def repair(asker: Asker, options: argparse.Namespace) -> int:
-    """Replace damaged tables of a cluster by a donor's copies; wait until that is done."""
+    """Replace damaged tables of a cluster (by name or pattern) by a donor's copies.
+
+    Waits until that is done; returns the exit code.
+    """
     name, donor, table = options.cluster, options.donor, options.table
     print(
         f"{table} on {name} will be replaced with that of {donor or 'another cluster'}. "

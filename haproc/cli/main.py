@@ -424,7 +424,7 @@ def _json(command: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code."""
+    """Run the command line ``arguments`` (None: of this process); return the exit code."""
     options = _parser().parse_args(arguments)
     # Files that the command, or a server that it starts, makes may hold users' data or secrets.
     os.umask(0o077)

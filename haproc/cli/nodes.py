@@ -186,7 +186,7 @@ def serve(options: argparse.Namespace) -> int:
 
 
 def _begin_tracing(ring: str, cluster: str) -> Callable[[], None] | None:
-    """Send traces if the environment asks for it; return the function that ends this.
+    """Begin to send traces if the environment asks for it; return the function that stops it.
 
     None, after an error message, if traces cannot be sent.
     """
@@ -340,7 +340,7 @@ def _why(error: Exception) -> str:
 
 
 def print_status(answers: dict[str, dict[str, Any]]) -> None:
-    """Print a line for each HAProc."""
+    """Print the answers of all HAProcs to `haproc status`: a line for each, then what is wrong."""
     rows = [
         (
             name,
@@ -382,9 +382,9 @@ def _undecided(answers: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _foreign(answers: dict[str, dict[str, Any]]) -> list[str]:
-    """Return a line for each cluster with commits past HAProc that no verification has seen yet.
+    """Return a line for each cluster with commits that the ring did not make.
 
-    It names the newest one.
+    Only commits that no verification has covered yet; the line names the newest one.
     """
     lines = []
     for name, answer in answers.items():

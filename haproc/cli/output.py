@@ -59,7 +59,7 @@ def dump(value: Any) -> None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print an aligned table."""
+    """Print a table for people, with aligned columns."""
     lines = [list(header), *([harmless(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(cells[n]) for cells in lines) for n in range(len(header))]
     for cells in lines:

@@ -138,7 +138,7 @@ async def ask_any(
 
 
 async def list_queue(asker: Asker, options: argparse.Namespace) -> int:
-    """Print a cluster's queue, with a mark at its first operation."""
+    """Print a cluster's queue, with a mark at its first operation; return the exit code."""
     path = f"/ha/v1/queue?start={options.start}&limit={options.limit}"
     page = await asker.ask(options.cluster, "GET", path)
     if options.json:
@@ -177,7 +177,7 @@ def _brief(text: str, characters_max: int = 80) -> str:
 
 
 async def show(asker: Asker, options: argparse.Namespace) -> int:
-    """Print one operation completely, and what an operator can do about it."""
+    """Print one operation completely, and what can be done about it; return the exit code."""
     shown = await asker.ask(options.cluster, "GET", f"/ha/v1/queue/{options.offset}")
     if options.json:
         output.dump(shown)
@@ -203,14 +203,14 @@ def _print_operation(shown: Mapping[str, Any]) -> None:
 
 
 async def retry(asker: Asker, options: argparse.Namespace) -> int:
-    """Have a cluster try an operation again now."""
+    """Have a cluster try an operation again now; return the exit code."""
     path, body = f"/ha/v1/queue/{options.offset}/retry", {"cluster": options.cluster}
     print((await asker.ask(options.cluster, "POST", path, body))["done"])
     return 0
 
 
 async def skip(asker: Asker, options: argparse.Namespace) -> int:
-    """Have one cluster skip an operation, after a confirmation."""
+    """Have one cluster skip an operation, after a confirmation; return the exit code."""
     path = f"/ha/v1/queue/{options.offset}"
     shown = await asker.ask(options.cluster, "GET", path)
     if shown["skip"]["allowed"] and not options.yes:

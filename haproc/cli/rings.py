@@ -101,7 +101,7 @@ def _pyspark(ring: LocalRing) -> str:
 
 @guarded
 async def down(options: argparse.Namespace) -> int:
-    """Stop all processes of the local ring."""
+    """Stop all processes of the local ring; return the exit code."""
     await LocalRing.open(options.folder).down()
     return 0
 
@@ -132,7 +132,7 @@ async def status(options: argparse.Namespace) -> int:
 
 @guarded
 async def kill(options: argparse.Namespace) -> int:
-    """Kill a cluster's processes, or a broker, at once (SIGKILL)."""
+    """Kill a cluster's processes, or a broker, at once (SIGKILL); return the exit code."""
     ring = LocalRing.open(options.folder)
     parts = ("haproc", "spark") if options.what == "both" else (options.what,)
     for what in ("broker",) if options.name in ring.brokers else parts:
@@ -143,7 +143,10 @@ async def kill(options: argparse.Namespace) -> int:
 
 @guarded
 async def restart(options: argparse.Namespace) -> int:
-    """Start the stopped processes of a cluster (or a broker), and wait until it serves."""
+    """Start a cluster's stopped processes (or a broker), and wait until the cluster serves.
+
+    Returns the exit code.
+    """
     ring = LocalRing.open(options.folder, progress=progress_since(time.monotonic()))
     await ring.start(options.name)
     return 0
@@ -161,7 +164,7 @@ _POLL_S = 0.1
 
 
 def roll(options: argparse.Namespace) -> int:
-    """Restart the ring's HAProcs, Sparks or both, one cluster after another."""
+    """Restart the ring's HAProcs, Sparks or both, cluster by cluster; return the exit code."""
     show = progress_since(time.monotonic())
     try:
         ring = LocalRing.open(options.folder, show)

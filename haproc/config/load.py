@@ -1,4 +1,4 @@
-"""Reading a ring's configuration: YAML text → plain tree → dataclasses → contradictions."""
+"""Reads a ring's configuration: YAML text → plain values → dataclasses → contradictions."""
 
 from __future__ import annotations
 
@@ -185,7 +185,10 @@ class Walker:
         return Address(found[1] or found[2], int(found[3]))
 
     def spark(self, value: object, path: str) -> EngineAddress | None:
-        """Read ``{url: sc://host:port[/;use_ssl=true], token: …, ca_file: …}``."""
+        """Read the section ``spark`` of a cluster.
+
+        Its form is ``{url: sc://host:port[/;use_ssl=true], token: …, ca_file: …}``.
+        """
         if not isinstance(value, dict):
             self._expected(path, "a mapping with url and token", value)
             return None
@@ -224,14 +227,17 @@ class Walker:
         return EngineAddress(found[1] or found[2], port, token, tls)
 
     def fanout(self, value: object, path: str) -> bool | None:
-        """Read ``serial`` or ``parallel``; true for parallel."""
+        """Read ``serial`` or ``parallel``, the value of ``fanout``; True for ``parallel``."""
         if value not in ("serial", "parallel"):
             self.problem(path, f"must be serial or parallel, not {_shown(value)}")
             return None
         return value == "parallel"
 
     def secret(self, value: object, path: str) -> str | None:
-        """Read a secret from the environment or a file; no message contains its text."""
+        """Read a secret from an environment variable or a file; no message contains its text.
+
+        ``value``: the variable or the file. None, with a problem recorded, if there is none.
+        """
         if isinstance(value, str):
             self.problem(path, f"a secret must not stand in this file: {_SECRET_FORM}")
             return None
@@ -356,7 +362,7 @@ file."""
 
 
 def load(path: Path | str, environ: Mapping[str, str], *, with_files: bool = True) -> Config:
-    """Read the file; raises ConfigError with every problem found.
+    """Read a configuration file; raises ConfigError with every problem found.
 
     ``with_files``: read the certificate files that it names, too.
     """
@@ -375,7 +381,10 @@ def load(path: Path | str, environ: Mapping[str, str], *, with_files: bool = Tru
 def load_text(
     text: str, file: Path, environ: Mapping[str, str], *, with_files: bool = True
 ) -> Config:
-    """Read configuration text as if it were in ``file`` (relative paths start at its folder)."""
+    """Read a configuration from a text as if it were in ``file``; raises ConfigError.
+
+    Relative paths start at the folder of ``file``.
+    """
     tree = parse(text)
     walker = Walker(tree, file.parent, environ)
     config: Config | None = None

@@ -136,7 +136,7 @@ class Certificates:
     def reload(self) -> None:
         """Read the files again; if they cannot be used, keep the certificates in use.
 
-        It reports which of the two happened to the program's log.
+        Writes to the program's log which of the two happened.
         """
         try:
             found = read_contexts(self._tls)

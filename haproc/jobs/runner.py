@@ -150,7 +150,7 @@ class Runner:
         return ended
 
     async def run_forever(self) -> NoReturn:
-        """Start, end and delete jobs until cancelled."""
+        """Check the ring's jobs again and again: start, end and delete jobs, until cancelled."""
         await asyncio.to_thread(remove_folder, self._around.folder)
         await self._relays.start()
         while True:

@@ -17,7 +17,8 @@ from typing import Any, Final
 from dmq import Json
 
 _OWNER: Final = frozenset({"owner", "transient_lastDdlTime", "sqlFunction.createTime"})
-"""Properties that are not compared: they depend on the user and the time of the making."""
+"""The properties of objects that are not compared: they depend on the user and the time of the
+making."""
 _MARKS: Final = ("view.sqlConfig.spark.databricks.delta.", "sqlConfig.spark.databricks.delta.")
 """The prefixes of properties that are not compared: Delta's settings in the session that made a
 view or function. Neither depends on them."""
@@ -70,7 +71,7 @@ class Held:
 
     @property
     def key(self) -> tuple[Sort, str]:
-        """The kind and the name."""
+        """The object's kind and name."""
         return self.sort, self.name
 
 
@@ -166,7 +167,7 @@ class Report:
 
 
 def compare(source: str, clusters: Mapping[str, Holdings]) -> Report:
-    """Compare the objects of all clusters with those of the cluster ``source``."""
+    """Compare the objects of all clusters (their ``Holdings`` by name) with those of ``source``."""
     model = {each.key: each for each in clusters[source].things}
     return Report(
         source,
@@ -220,7 +221,7 @@ def definition_of(answer: Mapping[str, Any]) -> str:
 
 
 def _properties(properties: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the properties of an object that are compared."""
+    """Return those of an object's properties that are compared between clusters."""
     return {k: v for k, v in properties.items() if k not in _OWNER and not k.startswith(_MARKS)}
 
 

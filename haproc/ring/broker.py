@@ -31,8 +31,8 @@ from haproc.ring.settings import (
 )
 
 START_TIMEOUT_S = 60.0
-"""The time limit of a start. Chosen: one node was up in 1.8 s, three at once on two cores in 4.7
-s."""
+"""The longest time until a started node is up. Chosen: one node was up in 1.8 s, three at once on
+two cores in 4.7 s."""
 STOP_ALL_GRACE_S = 2.0
 """The time for which nodes may end by themselves when all are stopped. The last nodes of a quorum
 wait in vain for a controller. A node that is killed then loses no data: it starts again as after
@@ -61,7 +61,10 @@ class LocalBroker(LocalServer):
         settings: Mapping[str, str] | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``settings``: Kafka's settings, which override the defaults of a local node."""
+        """Prepare node ``number`` of ``nodes``; it is not started yet.
+
+        ``settings``: Kafka's settings, which override the defaults of a local node.
+        """
         super().__init__("kafka", f"broker{number}", folder, memory, progress)
         self.number = number
         self.ports = nodes[number - 1]
@@ -71,7 +74,7 @@ class LocalBroker(LocalServer):
 
     @property
     def address(self) -> str:
-        """The address that clients use, as ``host:port``."""
+        """The node's address for Kafka clients, as ``host:port``."""
         return f"127.0.0.1:{self.ports.port_for_clients}"
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
@@ -245,7 +248,7 @@ def _cluster_id() -> str:
 async def _members(port: int) -> frozenset[int]:
     """Return the node ids of the brokers that the broker at ``port`` knows.
 
-    It answers a Kafka Metadata request, version 1, for no topics.
+    It sends a Kafka Metadata request, version 1, for no topics.
     """
     client = b"haproc"
     request = struct.pack(">hhih", 3, 1, 1, len(client)) + client + struct.pack(">i", 0)

@@ -73,7 +73,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports that nothing listens on right now, in ascending order."""
+    """Return ``count`` ports that nothing listens on right now, in ascending order."""
     return sorted(free_port() for _ in range(count))
 
 
@@ -106,7 +106,7 @@ def _listens(host: str, port: int) -> bool:
 
 _POLL_INTERVAL_S = 0.02
 _children: dict[int, subprocess.Popen[bytes]] = {}
-"""Processes that this interpreter started, kept so that they are reaped when they end."""
+"""Processes that this program started, kept so that they leave no zombies when they end."""
 _KILLED_WITHIN_S = 5.0
 """The longest wait for the end of a killed server: it frees its memory first. Chosen, not
 measured."""
@@ -133,7 +133,7 @@ def start_time(pid: int) -> str | None:
 
 
 def _reap() -> None:
-    """Reap all child processes that have ended, also those that no pid file names any more."""
+    """Collect all child processes that have ended, also those that no pid file names any more."""
     for pid, child in list(_children.items()):
         if child.poll() is not None:
             _children.pop(pid, None)

@@ -198,7 +198,7 @@ def spark_home() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder of the fetched jars: $HAPROC_CACHE, else ~/.cache/haproc."""
+    """Return the folder for fetched jars: $HAPROC_CACHE, or without it ~/.cache/haproc."""
     configured = os.environ.get("HAPROC_CACHE")
     return Path(configured) if configured else Path.home() / ".cache" / "haproc"
 

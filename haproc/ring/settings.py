@@ -58,8 +58,8 @@ appender.console.target = SYSTEM_OUT
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 """
-"""The settings of Log4j, with level WARN: at INFO each statement of Spark writes dozens of
-lines."""
+"""The settings of Log4j for a Kafka node, with level WARN, and the base of those for Spark: at INFO
+each statement of Spark writes dozens of lines."""
 SPARK_LOG_SETTINGS = (
     BROKER_LOG_SETTINGS
     + """\

@@ -1,4 +1,7 @@
-"""One local Spark Connect server with Delta, for development, demos and tests, warmed up."""
+"""One local Spark Connect server with Delta, for development, demos and tests.
+
+It is warmed up: it runs statements of each kind first, because the first ones take seconds.
+"""
 
 from __future__ import annotations
 
@@ -115,8 +118,8 @@ async def _read(engine: SparkConnectEngine, sql: str) -> None:
 
 
 START_TIMEOUT_S = 180.0
-"""The time limit of a start. Chosen, not measured: three servers starting at once on two busy cores
-took under 60 s."""
+"""The longest time until a started server answers, or is warm. Chosen, not measured: three servers
+starting at once on two busy cores took under 60 s."""
 _POLL_INTERVAL_S = 0.05
 
 
@@ -139,7 +142,10 @@ class LocalSpark(LocalServer):
         settings: Mapping[str, str] | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``settings``: further settings of Spark."""
+        """Prepare a server on ``port``; it is not started yet.
+
+        ``settings``: further settings of Spark.
+        """
         super().__init__("spark", name, folder, memory, progress)
         self.port = port
         self.token = token
@@ -149,7 +155,8 @@ class LocalSpark(LocalServer):
     async def start(self, *, timeout_s: float = START_TIMEOUT_S, warm: bool = True) -> None:
         """Start the server unless it runs; return once it answers, or with ``warm`` is warm.
 
-        A server that answers, but is not warm in time, is no error.
+        It is warm when it has run statements of each kind. A server that answers, but is not warm
+        in time, is no error.
         """
         end = time.monotonic() + timeout_s
         began = time.monotonic()
@@ -187,7 +194,7 @@ class LocalSpark(LocalServer):
         )
 
     def _environment(self) -> dict[str, str]:
-        """Return this process's environment without the settings of another Spark."""
+        """Return this process's environment variables, without those for another Spark."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
         return kept | {
             "SPARK_HOME": str(runtime.spark_home()),
@@ -212,7 +219,7 @@ class LocalSpark(LocalServer):
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _warm_up(self, end: float) -> bool:
-        """Warm the server up; False if it serves, but is not warm in time.
+        """Run statements of each kind on the server; False if it serves, but they take too long.
 
         If the server ends meanwhile, the error shows its log, which says more than a lost
         connection.
