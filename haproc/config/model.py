@@ -23,30 +23,30 @@ this many lanes, even if an earlier one used fewer."""
 
 
 class OnClusterDown(StrEnum):
-    """The reaction of a HAProc when its cluster stops answering."""
+    """What a HAProc does when its cluster stops answering."""
 
     WAIT = "wait"
-    """Close the client door, probe, recover and open it again."""
+    """Close the client door, probe the cluster, let it recover, and open the door again."""
     EXIT = "exit"
     """End the process with exit code 4; a supervisor starts it again."""
 
 
 class OnDivergence(StrEnum):
-    """The reaction of a HAProc when its cluster differs from the others."""
+    """What a HAProc does when its cluster differs from the others."""
 
     STOP = "stop"
-    """Leave service, and wait for an operator."""
+    """Serve no clients, and wait for an operator."""
     REBUILD = "rebuild"
-    """Copy another cluster, if most of the others serve."""
+    """Copy the tables of another cluster, if most of the other clusters serve."""
 
 
 class OnForeignWrite(StrEnum):
-    """The reaction of a HAProc to commits in its cluster's tables that the ring did not make."""
+    """What a HAProc does about commits in its cluster's tables that the ring did not make."""
 
     WARN = "warn"
-    """Report it: in the log, in the status, in metrics, in verifications."""
+    """Report them: in the program's log, in the status, in metrics, in verifications."""
     STOP = "stop"
-    """Also take the cluster out of service, until a verification finds it equal."""
+    """Also take the cluster out of service, until a verification finds it equal to the others."""
     IGNORE = "ignore"
     """Don't look for such commits."""
 
@@ -166,13 +166,14 @@ class Consistency(StrEnum):
     """The read level: the required freshness of a query's answer."""
 
     ANY = "any"
-    """The cluster's present tables."""
+    """The answer shows the cluster's present tables."""
     BOUNDED = "bounded"
-    """Lacks at most ``acceptable_offset_lag`` records of the log as of the request."""
+    """The answer lacks at most ``acceptable_offset_lag`` records that the log had at the
+    request."""
     SESSION = "session"
-    """Has everything that the client wrote or saw before."""
+    """The answer shows everything that this client wrote or saw before."""
     LINEARIZABLE = "linearizable"
-    """Has everything that was in the log when the request came."""
+    """The answer shows everything that was in the log when the request came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +351,7 @@ class Kafka:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One ring."""
+    """The configuration of one ring."""
 
     ring: str
     """Name of the ring: 1 to 63 letters, digits, ``.``, ``_``, ``-``. It is part of the transaction
@@ -432,7 +433,7 @@ class Config:
 
     @property
     def defaults(self) -> Settings:
-        """The settings of a new session."""
+        """The Spark settings with which a session begins."""
         given = dict(self.session_defaults)
         zone, ansi = given.pop(TIME_ZONE, self.time_zone), given.pop(ANSI, "true")
         return Settings(time_zone=zone, ansi=ansi == "true", confs=tuple(sorted(given.items())))

@@ -18,7 +18,7 @@ from haproc.classify.rights import Rights, Role
 
 
 def is_loopback(host: str) -> bool:
-    """True if only processes of the same machine reach this host."""
+    """True if only processes of the same machine can reach this host."""
     if host.lower() == "localhost":
         return True
     address = _ip(host)
@@ -32,7 +32,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def is_client_url(text: str) -> bool:
-    """True if a client can use the text as the URL of a server."""
+    """True if the text is a URL by which a client can reach a server."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -60,7 +60,7 @@ ENVELOPE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one HAProc."""
+    """The limits of one HAProc: sizes, counts and times."""
 
     operation_bytes_max: int = 64 << 20
     """Bytes of a write; a larger one is refused. ``batch_bytes_max``, ``batch_arrow_bytes_max`` and
@@ -265,7 +265,7 @@ def digest_of(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of the doors; rules refer to the name."""
+    """A user of the ring's doors; rules refer to users by ``name``."""
 
     name: str
     """Name of the user, as rules name it."""
@@ -289,7 +289,10 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The rights of a value of ``roles_claim``. If a token has several, the first grant counts."""
+    """The rights that a value in a token's claim ``roles_claim`` gives.
+
+    If a token has several values, the first grant in the configuration that fits one is used.
+    """
 
     value: str
     """The value, such as the name of a group or a role at the provider."""

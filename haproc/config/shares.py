@@ -1,6 +1,6 @@
 """Counts how much of a limited resource is in use: in all, and by each user.
 
-Pure bookkeeping: `take` refuses and changes nothing, or counts; `give_back` counts down.
+`take` refuses and changes nothing, or adds; `give_back` subtracts. Nothing waits.
 """
 
 from __future__ import annotations

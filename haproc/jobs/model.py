@@ -16,7 +16,7 @@ from cronsim import CronSim
 from haproc.classify.rights import NOTHING, Rights
 from haproc.config.jobs import Schedule
 
-# A job, its events, and the state that follows from them. Pure.
+# A job, its events, and the state that follows from them. No I/O.
 #
 # Each event of a job is stored once under its own key and never changed. The store's changes have
 # one order, the same for all HAProcs. So every HAProc computes the same job from its events in that
@@ -297,7 +297,7 @@ def requested(revisions: Mapping[str, int]) -> str:
     return min(revisions, key=lambda key: revisions[key])
 
 
-# The times of a schedule's jobs. Pure.
+# The times of a schedule's jobs. No I/O.
 #
 # The slots of a schedule are times that every HAProc computes alike: multiples of its interval
 # since 1970, or those of its cron expression, in UTC. The live HAProc with the lowest name submits
@@ -357,7 +357,7 @@ def leads(me: str, ready: Iterable[str]) -> bool:
     return all(me < other for other in ready)
 
 
-# The environment of a job's program: only the listed variables of HAProc. Pure.
+# The environment of a job's program: only the listed variables of HAProc. No I/O.
 
 
 SYSTEM_PATH: Final = "/usr/local/bin:/usr/bin:/bin"

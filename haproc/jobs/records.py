@@ -20,7 +20,7 @@ from haproc.jobs.model import (
     Submission,
 )
 
-# Jobs' keys and bytes in the ring's key-value store. Pure.
+# Jobs' keys and bytes in the ring's key-value store. No I/O.
 #
 # Each key is written once, so no late write undoes a newer one:
 #

@@ -17,7 +17,7 @@ from haproc.config.jobs import Jobs, UnknownFields
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.jobs.model import FileRole, Job, JobFile, JobLimits, Submission
 
-# Jobs in the format of Livy's batches. Pure.
+# Jobs in the format of Livy's batches. No I/O.
 
 
 def batch(job: Job, log: Sequence[str] = ()) -> dict[str, Json]:
@@ -117,7 +117,7 @@ def _not_there(path: str, why: str) -> RequestError:
     )
 
 
-# Livy's request for a batch, read into a submission. Pure.
+# Livy's request for a batch, read into a submission. No I/O.
 #
 # Livy's fields are for a driver in a JVM. A field that fits a Python program beside a HAProc is
 # used (``driverMemory`` is the bound of its memory). A field for a separate cluster, or without
