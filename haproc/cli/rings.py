@@ -270,7 +270,7 @@ async def _drain(asker: Asker, name: str, timeout_s: float) -> None:
 async def _repeated(
     act: Callable[[], Awaitable[object]], timeout_s: float, error_class: ErrorClass | None = None
 ) -> None:
-    """Repeat a request until it is accepted; raises AskError when the time is over.
+    """Call ``act`` again and again until its request is accepted; AskError after the time.
 
     ``error_class``: the only refusal after which it is repeated; None: after any.
     """

@@ -38,5 +38,5 @@ class Histories(Protocol):
         ...
 
     async def commits(self, table: str, count: int) -> Sequence[Commit]:
-        """Return a table's ``count`` newest commits, newest first; empty without such a table."""
+        """Return a table's ``count`` newest commits, newest first; empty if it does not exist."""
         ...

@@ -31,7 +31,7 @@ _PROBE = "SELECT count(*) AS n FROM range(0, 2, 1, 1)"
 _ATTEMPTS_MAX = 3
 _CONNECT_S = 1.0
 _CHECKS = "haproc/checks"
-"""The key of the session for verifications; a slash is in no client's id."""
+"""The key of the session for verifications; it has a slash, which no client's id has."""
 _Result = TypeVar("_Result")
 
 

@@ -121,7 +121,7 @@ class TableState:
 class Applied:
     """The small result of a write, such as ``num_affected_rows``, as Arrow IPC streams.
 
-    ``observed``: the results of its observations, see `Observed`.
+    ``observed``: the results of the write's observations, see `Observed`.
     """
 
     chunks: tuple[bytes, ...] = ()

@@ -275,7 +275,10 @@ def widths(table: str, schema: bytes, file: str) -> SqlText:
 
 
 def whole(files: Sequence[StagingFile]) -> Iterator[RowsPiece | StagingFile]:
-    """Yield pieces of whole files that a driver can hold, and each file that is too large."""
+    """Yield groups of files that a driver can hold together, and each file that is too large.
+
+    A group comes as one piece of rows.
+    """
     names: list[str] = []
     taken = 0
     for file in files:

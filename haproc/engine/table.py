@@ -407,7 +407,7 @@ class SparkHistories:
         return found
 
     async def commits(self, table: str, count: int) -> Sequence[Commit]:
-        """Return a table's ``count`` newest commits, newest first; empty without such a table."""
+        """Return a table's ``count`` newest commits, newest first; empty if it does not exist."""
         try:
             rows = await self._rows(f"DESCRIBE HISTORY {quoted_name(table)} LIMIT {count}")
         except EngineError as error:

@@ -78,7 +78,7 @@ class StatementReport:
 
     @property
     def is_queued(self) -> bool:
-        """True if a report of the last seconds shows that the statement waits for its tasks."""
+        """True if a report of the last seconds shows a statement with tasks, of which none runs."""
         return self._queued and self._clock() - self._reported_at <= FRESH_S
 
     def receive(self, response: Any) -> None:

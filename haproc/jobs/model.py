@@ -426,7 +426,7 @@ def ring_variables(
 
 
 def remote_url(port: int, token: str, options: Sequence[tuple[str, str]]) -> str:
-    """Return the URL by which a job reaches the ring: a port on loopback, and its token.
+    """Return the URL by which a job's PySpark reaches the ring: a port on loopback, and its token.
 
     The host's name is one to which PySpark sends a token without TLS.
     """
