@@ -31,7 +31,10 @@ from haproc.ring.settings import RingError
 
 @guarded
 async def adopt(options: argparse.Namespace) -> int:
-    """Report the differences, then make the clusters equal."""
+    """Print the differences between the clusters, then make all clusters equal to the source.
+
+    Returns the exit code.
+    """
     config = read_config(config_file(options), options.source)
     if config is None:
         return output.USAGE
@@ -96,9 +99,10 @@ async def _make_equal(config: Config, report: Report, options: argparse.Namespac
 
 
 def lacking_of(report: Report, answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the clusters that need a serving HAProc first. ``answers``: each one's status.
+    """Return the clusters whose HAProc must answer or serve before the adoption can go on.
 
-    A cluster that becomes a copy must answer, but need not serve: an earlier copy may have failed.
+    ``answers``: the status of each cluster. A cluster that becomes a copy must answer, but need not
+    serve: an earlier copy may have failed.
     """
     return [
         name
@@ -127,7 +131,10 @@ async def _written(config: Config) -> str:
 
 
 async def first_operation(log: Log) -> int | None:
-    """Return the offset of the log's first operation: 0 if it is trimmed, None if there is none."""
+    """Return the offset of the log's first operation; None if the log has none.
+
+    It is 0 if the log was trimmed: then it had operations.
+    """
     start, end = await log.start(), await log.end()
     if start > 0:
         return 0
@@ -189,7 +196,7 @@ def _rows(one: Differing) -> str:
 
 
 def _print_loss(name: str, report: Report) -> None:
-    """Print the objects that will be lost."""
+    """Print the objects on a cluster that will be lost when it becomes a copy."""
     lost = [
         one.name
         for one in report.clusters[name].differing

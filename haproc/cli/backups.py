@@ -17,13 +17,14 @@ from haproc.replicate.restoring import RestoreState
 _RESTORE: Final = "/ha/v1/restore"
 _POLL_S: Final = 0.5
 _FAILED_S: Final = 5.0
-"""A failure counts if it is reported for this long: before, it may be an earlier attempt's."""
+"""The time for which a failure must be reported before it counts: until then it may be that of an
+earlier attempt."""
 _SILENT_S: Final = 120.0
-"""A HAProc that is silent for longer is given up; one that begins anew answers sooner."""
+"""The longest time for which a HAProc may not answer; one that starts again answers sooner."""
 
 
 async def backup(asker: Asker, options: argparse.Namespace) -> int:
-    """Make a backup of one cluster's tables; returns 0 if it is done."""
+    """Make a backup of one cluster's tables; return the exit code, 0 once it is done."""
     name, place = options.cluster or await serving(options.ring), options.destination
     body = {"cluster": name, "destination": place}
     found = await asker.ask(name, "POST", "/ha/v1/backup", body)
@@ -67,7 +68,7 @@ def _far(found: dict[str, Any]) -> str:
 
 
 async def restore(asker: Asker, options: argparse.Namespace) -> int:
-    """Restore a backup on all clusters of a new ring; returns 0 once they serve."""
+    """Restore a backup on all clusters of a new ring; return the exit code, 0 once they serve."""
     names = [cluster.name for cluster in options.ring.clusters]
     end = time.monotonic() + options.timeout_s
     body: dict[str, Any] = {"source": options.source, "verify": options.verify}
@@ -101,7 +102,7 @@ async def restore(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def _restored(asker: Asker, name: str, body: dict[str, Any], end: float) -> bool:
-    """Wait until a cluster is restored, and print its progress; False if that failed."""
+    """Wait until a cluster is restored, and print its progress; False if the restore failed."""
     shown, answered_s, failed_s = "", time.monotonic(), 0.0
     while time.monotonic() < end:
         await asyncio.sleep(_POLL_S)

@@ -20,11 +20,14 @@ _POLL_S: Final = 0.2
 _PATH: Final = "/ha/v1/drain"
 
 DrainStatus = dict[str, Any]
-"""A HAProc's drain status, see docs/reference/http.md."""
+"""A HAProc's answer about its drain, with the fields in docs/reference/http.md."""
 
 
 async def drain(asker: Asker, options: argparse.Namespace) -> int:
-    """Drain a cluster; returns 0 once that is done, and with ``--wait`` once it is idle."""
+    """Drain a cluster: it takes no new requests. Return the exit code, 0 once that is done.
+
+    With ``--wait`` the exit code is 0 only once no client has anything left there.
+    """
     if options.undo:
         return await undrain(asker, options)
     status = await begin(asker, options.cluster, force=options.force)
@@ -35,7 +38,10 @@ async def drain(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def undrain(asker: Asker, options: argparse.Namespace) -> int:
-    """Undrain a cluster; returns 0 once that is done, with ``--wait`` once it serves."""
+    """Undrain a cluster: it takes requests again. Return the exit code, 0 once that is done.
+
+    With ``--wait`` the exit code is 0 only once the cluster serves.
+    """
     status = await end(asker, options.cluster)
     if options.wait:
         status = await wait(asker, options.cluster, serves, options.timeout_s)
@@ -44,19 +50,22 @@ async def undrain(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def begin(asker: Asker, name: str, *, force: bool = False) -> DrainStatus:
-    """Drain a cluster; raises AskError."""
+    """Send the request to drain a cluster; return its drain status. Raises AskError."""
     return await asker.ask(name, "POST", _PATH, {"cluster": name, "force": force})
 
 
 async def end(asker: Asker, name: str) -> DrainStatus:
-    """Undrain a cluster; raises AskError."""
+    """Send the request to undrain a cluster; return its drain status. Raises AskError."""
     return await asker.ask(name, "POST", "/ha/v1/undrain", {"cluster": name})
 
 
 async def wait(
     asker: Asker, name: str, wanted: Callable[[DrainStatus], bool], timeout_s: float
 ) -> DrainStatus:
-    """Return the drain status once it is as wanted, or after the time; raises AskError."""
+    """Wait until ``wanted`` is True for a cluster's drain status, and return that status.
+
+    When the time is over, return the status as it is then. Raises AskError.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         status = await asker.ask(name, "GET", _PATH)
@@ -66,17 +75,17 @@ async def wait(
 
 
 def is_idle(status: DrainStatus) -> bool:
-    """True if no client has anything left at a HAProc; it may be stopped."""
+    """True if no client has a request or an unfetched result at a HAProc: it may be stopped."""
     return not status["under_way"] and not status["unfetched"]
 
 
 def serves(status: DrainStatus) -> bool:
-    """True if the cluster takes requests."""
+    """True if the status says that the cluster serves clients."""
     return status["state"] in SERVING
 
 
 def words(status: DrainStatus) -> str:
-    """Return the drain status for people."""
+    """Return a drain status as one line for people."""
     reason = f": {status['reason']}" if status["reason"] else ""
     left = [
         f"{count} {what}"
@@ -101,7 +110,7 @@ _NEVER: Final = "-"
 
 
 async def list_jobs(asker: Asker, options: argparse.Namespace) -> int:
-    """List the jobs, newest last."""
+    """Print a line for each job of the ring, newest last; return the exit code."""
     path = f"/ha/v1/jobs?from={options.start}&size={options.limit}"
     found = await ask_any(asker, options, "GET", path)
     if options.json:
@@ -126,7 +135,7 @@ def _row(job: dict[str, Any]) -> tuple[object, ...]:
 
 
 async def show(asker: Asker, options: argparse.Namespace) -> int:
-    """Show one job."""
+    """Print what is known of one job; return the exit code."""
     job = await ask_any(asker, options, "GET", f"/ha/v1/jobs/{options.job}")
     if options.json:
         output.dump(job)
@@ -142,7 +151,7 @@ async def show(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def log(asker: Asker, options: argparse.Namespace) -> int:
-    """Print the kept end of a job's output."""
+    """Print the end of a job's output that the ring keeps; return the exit code."""
     start = 0
     while True:
         path = f"/ha/v1/jobs/{options.job}/log?from={start}&size={PAGE}"
@@ -155,7 +164,7 @@ async def log(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def kill(asker: Asker, options: argparse.Namespace) -> int:
-    """End a job."""
+    """Kill a job of the ring; return the exit code."""
     await ask_any(asker, options, "DELETE", f"/ha/v1/jobs/{options.job}")
     print(f"job {options.job} is ended")
     return 0
@@ -175,7 +184,7 @@ def _moment(unix_ms: int | None, form: str) -> str:
 
 
 async def list_sessions(asker: Asker, options: argparse.Namespace) -> int:
-    """List the open sessions."""
+    """Print a line for each open session of the ring's clients; return the exit code."""
     path = f"/ha/v1/sessions?start={options.start}&limit={options.limit}"
     found = await ask_any(asker, options, "GET", path)
     if options.json:
@@ -198,7 +207,7 @@ async def list_sessions(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def close(asker: Asker, options: argparse.Namespace) -> int:
-    """Close a session for good."""
+    """Close a client's session for good: its content is lost. Return the exit code."""
     body = {"user": options.user, "session_id": options.session}
     await ask_any(asker, options, "POST", "/ha/v1/sessions/close", body)
     print(f"session {options.session} of {options.user} is closed")

@@ -33,12 +33,15 @@ from haproc.ring.making import new_cluster
 
 POLL_S: Final = 1.0
 SHOW_S: Final = 10.0
-"""Interval at which the progress of a copy is printed."""
+"""The interval, in seconds, at which the progress of a copy is printed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A configuration before and after; ``text`` is None if the file need not be changed."""
+    """A configuration before and after a change of its file.
+
+    ``text``: the file's new text; None if it need not be changed.
+    """
 
     file: Path
     before: Config
@@ -46,7 +49,7 @@ class Rewritten:
     text: str | None
 
     def write(self) -> None:
-        """Replace the file by the new text; the old file stays beside it."""
+        """Write the new text into the configuration file; the old file stays beside it."""
         if self.text is None:
             return
         shutil.copy2(self.file, self.file.with_name(self.file.name + ".bak"))
@@ -58,7 +61,10 @@ class Rewritten:
 
 @guarded
 async def add(options: argparse.Namespace) -> int:
-    """Make a cluster a member of the ring; start it too, if the ring is a local one."""
+    """Make a cluster a member of the ring; return the exit code.
+
+    In a local ring, it is started, too.
+    """
     local, name = options.folder is not None, options.name
     file = options.folder / "ring.yaml" if local else options.config
     config = read_config(file)
@@ -92,7 +98,10 @@ async def add(options: argparse.Namespace) -> int:
 
 @guarded
 async def remove(options: argparse.Namespace) -> int:
-    """Remove a cluster from the ring for good; stop it, if the ring is a local one."""
+    """Remove a cluster from the ring for good; return the exit code.
+
+    In a local ring, it is stopped, too.
+    """
     local, name = options.folder is not None, options.name
     file = options.folder / "ring.yaml" if local else options.config
     config = read_config(file)
@@ -126,7 +135,10 @@ async def remove(options: argparse.Namespace) -> int:
 
 
 async def rebuild(asker: Asker, options: argparse.Namespace) -> int:
-    """Make a cluster, or some of its tables, a copy of another one; or withdraw the request."""
+    """Make a cluster, or some of its tables, a copy of another one; or withdraw that request.
+
+    Returns the exit code.
+    """
     name, donor = options.cluster, options.donor
     if options.tables is not None:
         if options.way:
@@ -156,9 +168,10 @@ def _rebuild_body(name: str, donor: str, way: str) -> dict[str, str]:
 
 
 async def rebuild_one(asker: Asker, name: str, donor: str, timeout_s: float, way: str = "") -> int:
-    """Make a cluster a copy, and wait until it serves; print the progress.
+    """Make the cluster ``name`` a copy of ``donor``, and wait until it serves.
 
-    Returns the exit code; raises AskError if the cluster refuses.
+    Prints the progress; returns the exit code. ``way``: how the files come: ``storage`` (Spark
+    reads them) or ``stream`` (through the HAProcs). Raises AskError if the cluster refuses.
     """
     before = (await asker.ask(name, "GET", "/ha/v1/status"))["incarnation"]
     await asker.ask(name, "POST", "/ha/v1/rebuild", _rebuild_body(name, donor, way))
@@ -186,7 +199,10 @@ async def rebuild_one(asker: Asker, name: str, donor: str, timeout_s: float, way
 
 
 async def repair(asker: Asker, options: argparse.Namespace) -> int:
-    """Replace tables of a cluster by another cluster's; wait until that is done."""
+    """Replace damaged tables of a cluster (by name or pattern) by a donor's copies.
+
+    Waits until that is done; returns the exit code.
+    """
     name, donor, table = options.cluster, options.donor, options.table
     print(
         f"{table} on {name} will be replaced with that of {donor or 'another cluster'}. "
@@ -220,7 +236,7 @@ def _names(config: Config) -> list[str]:
 
 
 def _described(options: argparse.Namespace, local: bool) -> dict[str, Any]:
-    """Return the new cluster in the form of the configuration file."""
+    """Return the new cluster, from the command's options, in the configuration file's form."""
     if not NAME.fullmatch(options.name):
         raise EditError(f"{options.name!r} must be 1 to 63 letters, digits, '.', '_' or '-'")
     if local:
@@ -255,7 +271,7 @@ def _without(file: Path, config: Config, name: str) -> Rewritten:
 
 
 def _checked(file: Path, config: Config, text: str, **change: str) -> Rewritten:
-    """Return the rewritten configuration; raises EditError if anything else differs."""
+    """Return the configuration with its new text; EditError if more than the cluster changed."""
     after = load_text(text, file.absolute(), os.environ)
     if not changed_as_meant(config, after, **change):
         raise EditError(f"{file} cannot be changed without touching something else: do it by hand")
@@ -265,7 +281,10 @@ def _checked(file: Path, config: Config, text: str, **change: str) -> Rewritten:
 async def _append_change(
     config: Config, name: str, what: str, body: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Send the change to one HAProc after another until one appends it; raises AskError."""
+    """Send a change of the members to one HAProc after another until one appends it to the log.
+
+    ``what``: ``join`` or ``leave``. Raises AskError if none does.
+    """
     errors: list[str] = []
     code = output.FAILED
     async with Asker(config) as asker:
@@ -281,7 +300,7 @@ async def _append_change(
 
 
 def confirmed() -> bool:
-    """Ask the user to confirm; False also if there is no terminal."""
+    """Ask the user at the terminal to confirm; False if they do not, or there is no terminal."""
     if not sys.stdin.isatty():
         output.error("say --yes, or run it in a terminal")
         return False

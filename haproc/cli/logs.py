@@ -24,7 +24,7 @@ from haproc.ring.settings import RingError
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a command on the log of a stopped ring."""
+    """Run a command on the log of a ring whose HAProcs are stopped; return the exit code."""
     config = read_config(config_file(options))
     if config is None:
         return output.USAGE
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def carried_out(work: Coroutine[Any, Any, None]) -> int:
-    """Run a command; print its error."""
+    """Run a command; print its error, if it raises one. Return the exit code."""
     try:
         asyncio.run(work)
     except (LogError, RingError, OSError) as error:
@@ -49,7 +49,7 @@ async def _run(config: Config, options: argparse.Namespace) -> None:
 
 
 async def check_stopped(config: Config) -> None:
-    """Raise RingError if a HAProc of the ring answers."""
+    """Raise RingError if any HAProc of the ring still answers."""
     answers = await ask_all(config)
     running = [name for name, answer in answers.items() if "error" not in answer]
     if running:
@@ -60,7 +60,7 @@ async def check_stopped(config: Config) -> None:
 
 
 async def export(config: Config, options: argparse.Namespace) -> None:
-    """Write the log into a file; from then on no HAProc starts on that log."""
+    """Write the ring's log into a file; from then on no HAProc starts on that log."""
     file: Path = options.file.absolute()
     log, store = await open_both(config.log, kafka=kafka_options(config))
     try:
@@ -83,7 +83,7 @@ async def export(config: Config, options: argparse.Namespace) -> None:
 
 
 async def import_(config: Config, options: argparse.Namespace) -> None:
-    """Fill the ring's new log from the file."""
+    """Fill the ring's new, empty log from a file that `export` wrote."""
     await with_log(config, lambda log, store: _import(config, options.file, log, store))
 
 
@@ -94,7 +94,7 @@ async def _import(config: Config, file: Path, log: MovableLog, store: MovableSto
 
 
 async def reopen(config: Config, options: argparse.Namespace) -> None:
-    """Let HAProcs start again on a log that was exported."""
+    """Let HAProcs start again on a log that was exported and is not replaced after all."""
 
     async def act(log: MovableLog, store: KeyValueStore) -> None:
         found = await origin_of(log, store)
@@ -109,7 +109,7 @@ async def reopen(config: Config, options: argparse.Namespace) -> None:
 async def with_log(
     config: Config, act: Callable[[MovableLog, MovableStore], Awaitable[None]]
 ) -> None:
-    """Act on the ring's log and store, even if HAProcs may not start on them."""
+    """Call ``act`` with the ring's log and key-value store, also if no HAProc may start on them."""
     kafka = kafka_options(config)
     log = await open_log(config.log, kafka=kafka)
     try:
@@ -123,7 +123,7 @@ async def with_log(
 
 
 def contents_text(contents: Contents) -> str:
-    """Return the content of a file, for people."""
+    """Return what the file of an exported log contains, as a line for people."""
     return (
         f"{contents.records:,} records, offsets from {contents.start} to {contents.end}, "
         f"{contents.cursors} cursors, {contents.keys} keys"
@@ -134,7 +134,7 @@ def contents_text(contents: Contents) -> str:
 
 
 def run_found(options: argparse.Namespace) -> int:
-    """Print the lost writes, then begin the new log."""
+    """Print the writes that are lost, then begin the new log; return the exit code."""
     config = read_config(config_file(options), options.founder)
     return output.USAGE if config is None else carried_out(_found_anew(config, options))
 
@@ -184,7 +184,7 @@ async def _found_anew(config: Config, options: argparse.Namespace) -> None:
 
 
 def print_findings(findings: Findings, founder: str) -> None:
-    """Print each cluster's newest offset, and the writes that are lost with this founder."""
+    """Print each cluster's newest offset, and the writes that this founder has not applied."""
     rows = []
     for name, tables in findings.clusters.items():
         lost = findings.lost(name)

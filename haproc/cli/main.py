@@ -83,7 +83,7 @@ def _where(command: argparse.ArgumentParser, config: str = "the ring's YAML file
 
 
 def _where_or_here(command: argparse.ArgumentParser) -> None:
-    """Add the options that name the ring; by default the local ring in the working folder."""
+    """Add the options that name the ring; the default is the local ring in the working folder."""
     where = command.add_mutually_exclusive_group()
     where.add_argument("--config", type=Path, help="the ring's YAML file")
     where.add_argument(
@@ -424,7 +424,7 @@ def _json(command: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code."""
+    """Run the command line ``arguments`` (None: of this process); return the exit code."""
     options = _parser().parse_args(arguments)
     # Files that the command, or a server that it starts, makes may hold users' data or secrets.
     os.umask(0o077)

@@ -1,4 +1,4 @@
-"""``haproc serve|start|stop|status``: one HAProc as a process, and its log."""
+"""``haproc serve|start|stop|status``: one HAProc as a process, and its program's log."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from haproc.ring.process import StartError, launch, process_of, wait_answering
 logger = logging.getLogger(__name__)
 AGAIN_AFTER_S = 60.0
 _SHOWN_MAX = 300
-"""Characters of a message that are written; chosen, not measured."""
+"""The most characters of a Kafka client's message that are written; chosen, not measured."""
 
 
 class KafkaInOneLine(logging.Filter):
-    """Turns the Kafka client's warnings and errors into one line in a while."""
+    """Writes the Kafka client's warnings and errors as one short line, at most one a minute."""
 
     def __init__(self, again_after_s: float = AGAIN_AFTER_S) -> None:
         super().__init__()
@@ -58,7 +58,10 @@ class KafkaInOneLine(logging.Filter):
         self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """False if this message is left out; another one of the Kafka client is shortened."""
+        """Shorten a message of the Kafka client; return False if it is left out.
+
+        Messages of other loggers are not changed.
+        """
         if record.name.partition(".")[0] != "kafka":
             return True
         if self._last is not None and record.created - self._last < self._again_after_s:
@@ -76,7 +79,7 @@ class KafkaInOneLine(logging.Filter):
 
 
 def set_up(level: str, form: str = "text") -> None:
-    """Write this process's log to standard error; raises ValueError.
+    """Write this program's log to standard error; raises ValueError for a wrong ``level``.
 
     ``level``: such as ``INFO,haproc.operations=DEBUG``; ``form``: ``text`` or ``json``.
     """
@@ -94,7 +97,7 @@ def set_up(level: str, form: str = "text") -> None:
 
 
 def set_up_audit(file: Path | None) -> None:
-    """Limit the refusals in the audit log, and write it to its own file if one is configured.
+    """Set up the audit log: limit its refusals, and write it to ``file`` if one is configured.
 
     Raises OSError. The file is opened again if it was moved, so it can be rotated.
     """
@@ -110,7 +113,7 @@ def set_up_audit(file: Path | None) -> None:
 
 
 def unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an unhandled error and its place, without texts that may be a client's."""
+    """Write an unhandled error and its place to the program's log, without a client's texts."""
     error = context.get("exception")
     where = ""
     if isinstance(error, BaseException):
@@ -124,7 +127,8 @@ def unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 _ANSWER_S = 2.0
 FILES_MAX = 65_536
-"""The limit of open files, including sockets, that a HAProc requests from the system."""
+"""The number of open files, including sockets, that a HAProc requests from the system as its
+limit."""
 COLLECTED_AFTER = 10_000
 """The number of new objects after which the garbage collector runs, for about 2 ms."""
 
@@ -136,7 +140,10 @@ def config_file(options: argparse.Namespace) -> Path:
 
 
 def read_config(path: Path, cluster: str | None = None) -> Config | None:
-    """Return the configuration; None, after an error message, if it can't be used."""
+    """Read the configuration; None, after an error message, if it can't be used.
+
+    ``cluster``: the name of a cluster that the ring must have.
+    """
     try:
         config = load(path, os.environ)
     except ConfigError as error:
@@ -153,7 +160,7 @@ def read_config(path: Path, cluster: str | None = None) -> Config | None:
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Run one HAProc until SIGTERM or SIGINT."""
+    """Run one HAProc in this process until SIGTERM or SIGINT; return the exit code."""
     config = read_config(options.config, options.cluster)
     if config is None:
         return output.USAGE
@@ -179,7 +186,7 @@ def serve(options: argparse.Namespace) -> int:
 
 
 def _begin_tracing(ring: str, cluster: str) -> Callable[[], None] | None:
-    """Send traces if the environment asks for it; return the function that ends this.
+    """Begin to send traces if the environment asks for it; return the function that stops it.
 
     None, after an error message, if traces cannot be sent.
     """
@@ -200,7 +207,7 @@ def _begin_tracing(ring: str, cluster: str) -> Callable[[], None] | None:
 
 
 def prepare_process() -> None:
-    """Set this process's limits of files, memory and threads as a HAProc needs them."""
+    """Set up this process for a HAProc: its open files, memory, threads, garbage collector."""
     _allow_files()
     serving.leave_pandas_out()
     serving.give_back_blocks()
@@ -248,7 +255,7 @@ async def _serve(config: Config, cluster: str, file: Path) -> ExitCode:
 
 
 def read_users(access: Access, file: Path) -> None:
-    """Read a HAProc's users again; if anything is wrong, the present users stay."""
+    """Read the users in a HAProc's configuration again; if anything is wrong, keep the old ones."""
     try:
         # Without the certificates: a broken one must not prevent the removal of a user.
         config = load(file, os.environ, with_files=False)
@@ -260,7 +267,7 @@ def read_users(access: Access, file: Path) -> None:
 
 
 def start(options: argparse.Namespace) -> int:
-    """Start one HAProc in the background; does nothing if it runs."""
+    """Start one HAProc in the background, unless it runs; return the exit code."""
     config = read_config(options.config, options.cluster)
     if config is None:
         return output.USAGE
@@ -274,7 +281,7 @@ def start(options: argparse.Namespace) -> int:
 
 
 def stop(options: argparse.Namespace) -> int:
-    """Stop one HAProc; does nothing if it does not run."""
+    """Stop one HAProc, if it runs; return the exit code."""
     config = read_config(options.config, options.cluster)
     if config is None:
         return output.USAGE
@@ -284,7 +291,7 @@ def stop(options: argparse.Namespace) -> int:
 
 
 def status(options: argparse.Namespace) -> int:
-    """Show every HAProc; returns 0 if all serve, 3 if not."""
+    """Print the state of every HAProc; return the exit code, 0 if all serve, otherwise 3."""
     path = config_file(options)
     if options.config is None and not path.exists():
         where = f"there is no ring in {options.folder.resolve()}"
@@ -303,7 +310,7 @@ def status(options: argparse.Namespace) -> int:
 
 
 async def ask_all(config: Config) -> dict[str, dict[str, Any]]:
-    """Return every HAProc's /clusterStatus; one that does not answer has an ``error``."""
+    """Return the answer to /clusterStatus of each HAProc; ``error`` in it: it does not answer."""
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
     connector = aiohttp.TCPConnector(ssl=client_context(config.tls))
     urls = {cluster.name: config.url(cluster.peer) for cluster in config.clusters}
@@ -333,7 +340,7 @@ def _why(error: Exception) -> str:
 
 
 def print_status(answers: dict[str, dict[str, Any]]) -> None:
-    """Print a line for each HAProc."""
+    """Print the answers of all HAProcs to `haproc status`: a line for each, then what is wrong."""
     rows = [
         (
             name,
@@ -365,7 +372,7 @@ def print_status(answers: dict[str, dict[str, Any]]) -> None:
 
 
 def _undecided(answers: dict[str, dict[str, Any]]) -> list[str]:
-    """Return a line for each HAProc that found an unproven difference of clusters."""
+    """Return a line for each HAProc that found clusters to differ, with no proof which is wrong."""
     found = {name: answer.get("undecided") for name, answer in answers.items()}
     return [
         f"UNDECIDED, as {name} found at offset {each['offset']} ({each['cause']}): {each['what']}"
@@ -375,7 +382,10 @@ def _undecided(answers: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _foreign(answers: dict[str, dict[str, Any]]) -> list[str]:
-    """Return a line for each cluster with unverified foreign commits, with the newest one."""
+    """Return a line for each cluster with commits that the ring did not make.
+
+    Only commits that no verification has covered yet; the line names the newest one.
+    """
     lines = []
     for name, answer in answers.items():
         commits = (answer.get("foreign") or {}).get("commits", ())
@@ -390,14 +400,17 @@ def _foreign(answers: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def commit_text(commit: dict[str, Any]) -> str:
-    """Return a foreign commit for people."""
+    """Return a commit that the ring did not make, as a line for people."""
     by = commit["user"] or commit["engine"] or "an unknown user"
     change = f"{commit['table']} version {commit['version']}, {commit['operation']} by {by}"
     return output.harmless(f"{change}, {commit['at']}")
 
 
 def _log_lines(answers: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the log's size, and the cause that prevents trimming, by the newest check."""
+    """Return a line with the size of the ring's log, and what prevents its trimming.
+
+    From the newest of the HAProcs' checks.
+    """
     looks = [answer.get("trim") or {} for answer in answers.values()]
     looks = [look for look in looks if look.get("log_start") is not None]
     if not looks:
@@ -414,7 +427,7 @@ def _log_lines(answers: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _clients(answers: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the running PySpark statements of each HAProc with a Spark Connect door."""
+    """Return a line for each Spark Connect door: its sessions and running PySpark statements."""
     lines = []
     for name, answer in answers.items():
         connect, sessions = answer.get("connect"), answer.get("sessions") or {}
@@ -435,7 +448,7 @@ def _disagreements(answers: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _settings(answers: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the settings of the Spark servers that are not as they should be."""
+    """Return a line for each setting of a Spark server that is not as it should be."""
     lines = []
     for name, answer in answers.items():
         settings = answer.get("settings") or {}
@@ -451,7 +464,7 @@ def _settings(answers: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _reason(answer: dict[str, Any]) -> str:
-    """Return the reasons of the state, and of heartbeats that don't use the configured way."""
+    """Return why a HAProc has its state, and why heartbeats don't go as configured."""
     transport = answer.get("transport") or {}
     reasons = [str(answer.get("reason", ""))]
     if transport.get("in_use") != transport.get("configured"):
@@ -460,7 +473,7 @@ def _reason(answer: dict[str, Any]) -> str:
 
 
 def _received_by(name: str, answers: dict[str, dict[str, Any]]) -> str:
-    """Return the other HAProcs that receive this one's heartbeats, by their own reports."""
+    """Return the names of the HAProcs that say that they receive this one's heartbeats."""
     return " ".join(
         other
         for other, answer in answers.items()

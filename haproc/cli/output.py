@@ -35,7 +35,7 @@ direction. Also halves of characters, which cannot be printed."""
 
 
 def harmless(text: str) -> str:
-    """Return foreign text as one line that a terminal can show safely."""
+    """Return a text of unknown origin as one line that a terminal can show safely."""
     return _shown(text).replace("\n", "\\n")
 
 
@@ -44,22 +44,22 @@ def _shown(text: str) -> str:
 
 
 def line(text: str) -> None:
-    """Print foreign text as one line."""
+    """Print a text of unknown origin as one line."""
     print(harmless(text))
 
 
 def error(message: str) -> None:
-    """Print an error."""
+    """Print an error message to standard error."""
     print(f"haproc: {_shown(message)}", file=sys.stderr)
 
 
 def dump(value: Any) -> None:
-    """Print JSON."""
+    """Print a value as JSON."""
     print(_shown(json.dumps(value, indent=2, ensure_ascii=False, default=str)))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print an aligned table."""
+    """Print a table for people, with aligned columns."""
     lines = [list(header), *([harmless(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(cells[n]) for cells in lines) for n in range(len(header))]
     for cells in lines:
@@ -76,14 +76,18 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClassifyReport:
-    """A statement's classification: ``statement`` or ``refused``; none if Spark must decide."""
+    """What `haproc classify` reports on a statement.
+
+    ``statement``: its class; ``refused``: why it is refused. Both are None if only Spark can
+    decide.
+    """
 
     sql: str
     statement: Classified | None = None
     refused: RefusedError | None = None
 
     def as_dict(self) -> dict[str, object]:
-        """Return the report for ``--json``."""
+        """Return the report as the JSON object that ``--json`` prints."""
         if self.statement is not None:
             return described(self.statement)
         if self.refused is not None:
@@ -92,7 +96,7 @@ class ClassifyReport:
         return {"statement": self.sql, "kind": None, "hint": hint}
 
     def as_text(self) -> str:
-        """Return the report as lines of a name and a value."""
+        """Return the report as lines for people, each with a name and a value."""
         return "\n".join(lines_of(self.as_dict()))
 
 
@@ -102,7 +106,7 @@ def report(
     rules: Rules,
     override: OperationClass | None = None,
 ) -> ClassifyReport:
-    """Classify a statement by its text alone and report on it, also if it is refused.
+    """Classify a statement by its text alone, and return the report, also if it is refused.
 
     The deciding rule is named if it does not depend on the tables that the statement reads.
     """
@@ -118,7 +122,7 @@ def report(
 
 
 def under(report: Mapping[str, Any], rules: Rules, user: str) -> dict[str, Any]:
-    """Return a ring's report on a statement, decided anew by these rules.
+    """Return a ring's report on a statement with the class that ``rules`` give it.
 
     A statement that the ring itself refuses stays refused. The ring reports no expressions, so
     rules about expressions count as in doubt.
@@ -145,7 +149,7 @@ def _why(error: RefusedError) -> dict[str, str]:
 
 
 def lines_of(values: Mapping[str, object]) -> list[str]:
-    """Return values for people to read, a line each."""
+    """Return named values as lines for people, one value in each line."""
     return list(_lines(values))
 
 

@@ -1,4 +1,4 @@
-"""``haproc queue`` and ``haproc verify``: a cluster's queue, and the comparison of clusters.
+"""``haproc queue`` and ``haproc verify``: a cluster's queue, and the comparison of tables.
 
 The commands use the operator door of a HAProc, with the operator's token or the ring's secret.
 """
@@ -25,7 +25,8 @@ from haproc.membership.state import SERVING
 from haproc.replicate.agree.findings import Finding
 
 _ANSWER_S: Final = 60.0
-"""Longer than it takes to revoke an operation, or to find out that this is not possible."""
+"""The time limit of an answer: longer than it takes to revoke an operation, or to find out that
+this is not possible."""
 _POLL_S: Final = 0.5
 _TABLES_MAX: Final = 3
 _FATES: Final = {
@@ -37,9 +38,10 @@ _FATES: Final = {
 
 
 class AskError(Exception):
-    """A HAProc refused a request (``error_class``), or did not answer.
+    """A HAProc refused a command's request, or did not answer.
 
-    ``code``: the exit code of the command.
+    ``error_class``: the reason of a refusal, otherwise empty. ``code``: the exit code of the
+    command.
     """
 
     def __init__(self, message: str, code: int, error_class: str = "") -> None:
@@ -49,7 +51,7 @@ class AskError(Exception):
 
 
 class Asker:
-    """Sends requests to HAProcs; use it with ``async with``."""
+    """Sends requests to the operator doors of HAProcs; use it with ``async with``."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -70,7 +72,7 @@ class Asker:
     async def ask(
         self, cluster: str, method: str, path: str, body: Mapping[str, Json] | None = None
     ) -> dict[str, Any]:
-        """Return the answer; raises AskError."""
+        """Send a request to a cluster's HAProc and return its answer; raises AskError."""
         url = self._config.peer_url(cluster) + path
         try:
             async with self._session.request(method, url, json=body) as response:
@@ -90,7 +92,7 @@ Command = Callable[[Asker, argparse.Namespace], Awaitable[int]]
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command ``options.ask``, which sends requests to HAProcs."""
+    """Run the command ``options.ask``, which sends requests to HAProcs; return the exit code."""
     config = read_config(config_file(options), options.cluster)
     if config is None:
         return output.USAGE
@@ -115,7 +117,10 @@ async def ask_any(
     path: str,
     body: Mapping[str, Json] | None = None,
 ) -> dict[str, Any]:
-    """Ask the cluster that the options name, else each until one answers; raises AskError."""
+    """Send a request to the cluster that the options name, else to each until one answers.
+
+    Returns the answer; raises AskError if it is refused or none answers.
+    """
     names = [options.cluster] if options.cluster else [c.name for c in options.ring.clusters]
     last: AskError | None = None
     for name in names:
@@ -133,7 +138,7 @@ async def ask_any(
 
 
 async def list_queue(asker: Asker, options: argparse.Namespace) -> int:
-    """List a cluster's queue; its first operation is marked."""
+    """Print a cluster's queue, with a mark at its first operation; return the exit code."""
     path = f"/ha/v1/queue?start={options.start}&limit={options.limit}"
     page = await asker.ask(options.cluster, "GET", path)
     if options.json:
@@ -172,7 +177,7 @@ def _brief(text: str, characters_max: int = 80) -> str:
 
 
 async def show(asker: Asker, options: argparse.Namespace) -> int:
-    """Show one operation completely, and the possible actions."""
+    """Print one operation completely, and what can be done about it; return the exit code."""
     shown = await asker.ask(options.cluster, "GET", f"/ha/v1/queue/{options.offset}")
     if options.json:
         output.dump(shown)
@@ -198,14 +203,14 @@ def _print_operation(shown: Mapping[str, Any]) -> None:
 
 
 async def retry(asker: Asker, options: argparse.Namespace) -> int:
-    """Try an operation now."""
+    """Have a cluster try an operation again now; return the exit code."""
     path, body = f"/ha/v1/queue/{options.offset}/retry", {"cluster": options.cluster}
     print((await asker.ask(options.cluster, "POST", path, body))["done"])
     return 0
 
 
 async def skip(asker: Asker, options: argparse.Namespace) -> int:
-    """Skip an operation, after a confirmation."""
+    """Have one cluster skip an operation, after a confirmation; return the exit code."""
     path = f"/ha/v1/queue/{options.offset}"
     shown = await asker.ask(options.cluster, "GET", path)
     if shown["skip"]["allowed"] and not options.yes:
@@ -226,7 +231,10 @@ async def skip(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def revoke(asker: Asker, options: argparse.Namespace) -> int:
-    """Let the ring revoke an operation, after a confirmation; returns 0 if it is revoked."""
+    """Let the ring revoke an operation on all clusters, after a confirmation.
+
+    Returns the exit code, 0 if it is revoked.
+    """
     name = options.cluster or await serving(options.ring)
     path = f"/ha/v1/queue/{options.offset}"
     if not options.yes:
@@ -242,7 +250,10 @@ async def revoke(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def _asked(question: str, otherwise: str) -> int:
-    """Ask the user to confirm; return 0, or after a message the exit code of a refusal."""
+    """Ask the user to confirm; return 0 if they do, otherwise an exit code after a message.
+
+    ``otherwise``: the message.
+    """
     if not sys.stdin.isatty():
         output.error(f"{otherwise}: give --yes")
         return output.USAGE
@@ -256,7 +267,10 @@ async def _asked(question: str, otherwise: str) -> int:
 
 
 async def verify(asker: Asker, options: argparse.Namespace) -> int:
-    """Compare all clusters' tables at one offset of the log; returns 0 if they are equal."""
+    """Compare all clusters' tables at one offset of the log; return 0 if they are equal.
+
+    Otherwise returns another exit code.
+    """
     config: Config = options.ring
     end = time.monotonic() + options.wait_s
     asked, marker = await _begin(asker, config, options.trust)
@@ -287,7 +301,10 @@ async def _begin(asker: Asker, config: Config, trusted: str) -> tuple[str, int]:
 
 
 async def serving(config: Config) -> str:
-    """Return the first cluster that serves, else the first that answers."""
+    """Return the first cluster that serves, else the first whose HAProc answers.
+
+    Raises AskError if none answers.
+    """
     answers = await ask_all(config)
     alive = [name for name, answer in answers.items() if "error" not in answer]
     serving = [name for name in alive if str(answers[name].get("state")) in SERVING]

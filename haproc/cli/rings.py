@@ -28,7 +28,7 @@ Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
 
 def guarded(command: Command) -> Callable[[argparse.Namespace], int]:
-    """Make a command on a local ring one that prints its error, and returns an exit code."""
+    """Wrap a command on a local ring: it prints its RingError, and returns an exit code."""
 
     @functools.wraps(command)
     def run(options: argparse.Namespace) -> int:
@@ -42,7 +42,7 @@ def guarded(command: Command) -> Callable[[argparse.Namespace], int]:
 
 
 def progress_since(began: float) -> Progress:
-    """Return a function that prints each step with its time."""
+    """Return a function that prints each step of a command with the seconds since ``began``."""
 
     def show(who: str, what: str) -> None:
         print(f"{time.monotonic() - began:6.1f} s  {who}: {what}", file=sys.stderr, flush=True)
@@ -52,7 +52,7 @@ def progress_since(began: float) -> Progress:
 
 @guarded
 async def up(options: argparse.Namespace) -> int:
-    """Start the ring."""
+    """Start the local ring, or make it; return the exit code."""
     progress = progress_since(time.monotonic())
     ring = LocalRing.open_or_create(
         options.folder,
@@ -101,14 +101,14 @@ def _pyspark(ring: LocalRing) -> str:
 
 @guarded
 async def down(options: argparse.Namespace) -> int:
-    """Stop the ring."""
+    """Stop all processes of the local ring; return the exit code."""
     await LocalRing.open(options.folder).down()
     return 0
 
 
 @guarded
 async def status(options: argparse.Namespace) -> int:
-    """Show the ring; returns 0 if all serve, 3 if not."""
+    """Print the state of the local ring; return the exit code, 0 if all serve, otherwise 3."""
     ring = LocalRing.open(options.folder)
     answers = await ask_all(ring.config)
     for name, answer in answers.items():
@@ -132,7 +132,7 @@ async def status(options: argparse.Namespace) -> int:
 
 @guarded
 async def kill(options: argparse.Namespace) -> int:
-    """Kill a cluster's processes, or a broker, at once."""
+    """Kill a cluster's processes, or a broker, at once (SIGKILL); return the exit code."""
     ring = LocalRing.open(options.folder)
     parts = ("haproc", "spark") if options.what == "both" else (options.what,)
     for what in ("broker",) if options.name in ring.brokers else parts:
@@ -143,7 +143,10 @@ async def kill(options: argparse.Namespace) -> int:
 
 @guarded
 async def restart(options: argparse.Namespace) -> int:
-    """Start the stopped processes of a cluster (or a broker), and wait until it serves."""
+    """Start a cluster's stopped processes (or a broker), and wait until the cluster serves.
+
+    Returns the exit code.
+    """
     ring = LocalRing.open(options.folder, progress=progress_since(time.monotonic()))
     await ring.start(options.name)
     return 0
@@ -161,7 +164,7 @@ _POLL_S = 0.1
 
 
 def roll(options: argparse.Namespace) -> int:
-    """Restart the ring's HAProcs, Sparks or both."""
+    """Restart the ring's HAProcs, Sparks or both, cluster by cluster; return the exit code."""
     show = progress_since(time.monotonic())
     try:
         ring = LocalRing.open(options.folder, show)
@@ -187,10 +190,10 @@ async def roll_ring(
     timeout_s: float,
     show: Progress = lambda who, what: None,
 ) -> None:
-    """Restart ``what`` (haproc, spark or both) of these clusters; raises AskError, RingError.
+    """Restart ``what`` (haproc, spark or both) of these clusters, one after another.
 
     ``timeout_s``: for each wait: until the others serve, until a cluster is idle, and until it
-    serves again.
+    serves again. Raises AskError, RingError.
     """
     if unknown := set(names) - set(ring.names):
         raise RingError(f"the ring has no {', '.join(sorted(unknown))}")
@@ -216,16 +219,20 @@ async def roll_ring(
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The order of restarts; ``away``: the clusters without an answer from their HAProc."""
+    """The clusters in the order of their restarts.
+
+    ``away``: the clusters whose HAProc does not answer.
+    """
 
     order: tuple[str, ...]
     away: frozenset[str]
 
 
 def turns_of(names: Sequence[str], answers: Mapping[str, Mapping[str, Any]]) -> Turns | str:
-    """Return the order, or the reason to restart none. ``answers``: the status of each cluster.
+    """Return the order of the restarts, or the reason why none may begin.
 
-    Clusters that an earlier roll left drained or stopped come first, so a roll can be repeated.
+    ``answers``: the status of each cluster. Clusters that an earlier roll left drained or stopped
+    come first, so a roll can be repeated.
     """
     away = {name for name in names if "error" in answers[name]}
     left = [name for name in names if name in away or answers[name].get("drained")]
@@ -252,10 +259,10 @@ async def _turns(ring: LocalRing, names: Sequence[str], timeout_s: float) -> Tur
 
 
 async def _drain(asker: Asker, name: str, timeout_s: float) -> None:
-    """Drain a cluster as soon as it finds another one that serves.
+    """Drain a cluster as soon as its HAProc knows of another cluster that serves.
 
-    The cluster's HAProc decides by the others' heartbeats. So it learns a moment later than this
-    command that the cluster which was restarted before serves again.
+    The HAProc decides by the others' heartbeats. So it learns a moment later than this command that
+    the cluster which was restarted before serves again.
     """
     await _repeated(partial(clients.begin, asker, name), timeout_s, ErrorClass.NOT_NOW)
 
@@ -263,9 +270,9 @@ async def _drain(asker: Asker, name: str, timeout_s: float) -> None:
 async def _repeated(
     act: Callable[[], Awaitable[object]], timeout_s: float, error_class: ErrorClass | None = None
 ) -> None:
-    """Repeat a request until it is accepted; raises AskError after the time.
+    """Call ``act`` again and again until its request is accepted; AskError after the time.
 
-    ``error_class``: the refusal that may pass; any other one is raised at once. None: all may pass.
+    ``error_class``: the only refusal after which it is repeated; None: after any.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -280,7 +287,7 @@ async def _repeated(
 
 
 async def _where_it_stands(ring: LocalRing) -> list[str]:
-    """Return the state of each cluster, after a roll that was not finished."""
+    """Return a line with the state of each cluster, after a roll that was not finished."""
     answers = await ask_all(ring.config)
     lines = []
     for name, answer in answers.items():

@@ -1,4 +1,4 @@
-"""The process settings of ``haproc serve``: its log's format, and its memory."""
+"""The settings of the process of ``haproc serve``: its program's log, and its memory."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 class JsonLines(logging.Formatter):
-    """Writes each record as one JSON object in one line: time, level, logger, message, fields."""
+    """Writes each record of the program's log as a line with a JSON object.
+
+    The object has time, level, logger, message and further fields.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the line for a record of the program's log."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -42,14 +45,17 @@ class JsonLines(logging.Formatter):
 
 
 def formatter(name: str) -> logging.Formatter:
-    """Return the formatter for ``text`` or ``json``; raises ValueError for another name."""
+    """Return the formatter of the program's log; raises ValueError for an unknown name.
+
+    ``name``: ``text`` or ``json``.
+    """
     if name not in ("text", "json"):
         raise ValueError(f"HAPROC_LOG_FORMAT is {name!r}; it is text or json")
     return JsonLines() if name == "json" else logging.Formatter(TEXT)
 
 
 def levels(text: str) -> Mapping[str, str]:
-    """Return levels by logger; the name ``""`` means all others.
+    """Return the levels of the program's log by logger; the name ``""`` means all others.
 
     ``INFO,haproc.operations=DEBUG`` has one for all and one for a logger. Raises ValueError.
     """
@@ -73,7 +79,8 @@ def levels(text: str) -> Mapping[str, str]:
 
 
 BLOCK_BYTES: Final = 1 << 20
-"""Blocks of this size or more come from the system one by one, and go back when they are freed."""
+"""The least size of memory blocks that come from the system one by one, and go back when they are
+freed."""
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 ARENAS_MAX: Final = 2
@@ -82,7 +89,7 @@ Measured: 293 MiB instead of 319 while 256 MiB are staged, in the same time."""
 
 
 def give_back_blocks() -> None:
-    """Give large blocks back at once, those of Arrow, too.
+    """Have large blocks of memory go back to the system when they are freed, Arrow's, too.
 
     By default the C library stops doing so after the first such block is freed. A library other
     than GNU's is left as it is.
@@ -95,12 +102,12 @@ def give_back_blocks() -> None:
 
 
 class _NoPandas(MetaPathFinder):
-    """Hides pandas from imports."""
+    """Makes imports of pandas fail, as if it were not installed."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> None:
-        """Raise ImportError for pandas; leave all else to other finders."""
+        """Raise ModuleNotFoundError for pandas; for all else None: other finders search it."""
         if fullname == "pandas":
             raise ModuleNotFoundError(f"a HAProc does without {fullname}", name=fullname)
 

@@ -41,20 +41,21 @@ from haproc.ring.settings import EXTENSIONS, RingError
 
 _PATH: Final = "/api/ha/classify"
 _AT_ONCE: Final = 8
-"""Statements of a file that are sent at the same time. Chosen: a HAProc reads as many at a time."""
+"""The number of statements of a file that are sent at the same time. Chosen: a HAProc reads as many
+at a time."""
 _ANSWER_S: Final = 120.0
 TOKEN_BYTES: Final = 32
-"""A random token of this size cannot be guessed, not even from a fast hash."""
+"""The bytes of a new token: it cannot be guessed, not even from a fast hash."""
 
 
 class UnansweredError(Exception):
-    """No server of the ring answers; the message names the reason."""
+    """No client door of the ring answers; the message names the reason."""
 
 
 def classify_by_ring(
     options: argparse.Namespace, statements: Sequence[str], rules: Rules | None
 ) -> int:
-    """Print the ring's answers about statements.
+    """Print how a running ring classifies the statements; return the exit code.
 
     Returns 3 if any statement is refused or wrong, or no HAProc answers; 2 if the doors' access is
     wrong. ``rules``: in place of the ring's own.
@@ -91,7 +92,7 @@ def _text(answer: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """The client doors to ask, their token, and their TLS."""
+    """The client doors that a command uses, with the token and TLS for them."""
 
     servers: Sequence[str]
     token: str | None
@@ -99,7 +100,10 @@ class ServerAccess:
 
 
 def access_of(options: argparse.Namespace) -> ServerAccess:
-    """Return the client doors that the options name; raises RingError, CertificateError."""
+    """Return the client doors that the options name, with the token and TLS for them.
+
+    Raises RingError, CertificateError.
+    """
     token = os.environ.get("HACLIENT_TOKEN") or None
     if options.ring is None:
         servers = [each.strip().rstrip("/") for each in options.server.split(",")]
@@ -113,7 +117,7 @@ def access_of(options: argparse.Namespace) -> ServerAccess:
 async def shown(
     access: ServerAccess, statements: Sequence[str], about: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return a ring's answers about the statements, in their order.
+    """Return how a running ring classifies the statements, in their order.
 
     ``about``: further fields of each request. A wrong statement has an ``error``. Raises
     UnansweredError.
@@ -159,7 +163,7 @@ async def _ask(
 
 
 def check_config(options: argparse.Namespace) -> int:
-    """Print every problem of a configuration file."""
+    """Print every problem of a configuration file; return the exit code."""
     try:
         config = load(options.file, os.environ)
     except ConfigError as error:
@@ -211,7 +215,7 @@ def spark_jar(options: argparse.Namespace) -> int:
 
 
 def classify(options: argparse.Namespace) -> int:
-    """Show the classes of statements; returns 3 if any is refused."""
+    """Print the classes of statements; return the exit code, 3 if any statement is refused."""
     try:
         rules = load_rules(options.rules) if options.rules else Rules.builtin()
         statements = _statements(options.statement, options.file)

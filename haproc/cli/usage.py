@@ -15,7 +15,7 @@ _NONE: Final = "-"
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's arguments."""
+    """Add ``haproc report`` and its arguments to the command line."""
     report = commands.add_parser("report", help="show the usage of the last hours")
     report.add_argument(
         "--servers",
@@ -31,7 +31,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def report_usage(options: argparse.Namespace) -> int:
-    """Print the usage."""
+    """Print the usage of the last hours by table, user, cluster or hour; return the exit code."""
     import haclient
     from haclient.settings import tls_options
     from haproc.pipeline.tables import COLUMNS, usage

@@ -36,7 +36,7 @@ _UTC: Final = "UTC"
 
 
 def check_defaults(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield (path, message) for each setting that cannot be used."""
+    """Yield (key's path, message) for each default setting of sessions that cannot be used."""
     zone = dict(config.session_defaults).get(TIME_ZONE)
     if zone is not None and config.time_zone not in (_UTC, zone):
         yield "time_zone", f"session_defaults has another {TIME_ZONE}: leave one of them out"
@@ -84,16 +84,17 @@ LIMITS_IN_ORDER: Final = (
     ("batch_operations_max", "look_ahead_records_max"),
     ("inline_bytes_max", "results_kept_bytes_max"),
 )
-"""Pairs of limits: the first must not be more than the second. A pair comes after the pairs that
-bound its second."""
+"""Pairs of keys in ``limits``: the first must not be more than the second. A pair comes after the
+pairs that bound its second."""
 _JOBS_KEPT_MIN_S = 3600.0
 _PASSWORD = re.compile(r"[^/]*//[^/@]*:[^/@]*@")
 _WINDOW_INTERVALS_MAX = 1000
-"""The window is checked several times a second, interval by interval."""
+"""The most intervals in the window of heartbeats: it is checked several times a second, interval by
+interval."""
 
 
 def check(config: Config) -> list[Finding]:
-    """Return all contradictions; empty if the configuration can be used."""
+    """Return all contradictions in a configuration; empty if it can be used."""
     return [
         *_names(config),
         *_addresses(config),
@@ -247,7 +248,10 @@ def _schedules(config: Config) -> Iterator[Finding]:
 
 
 def _host(host: str) -> str:
-    """Return one name for all names of this machine; a wildcard counts as one of them."""
+    """Return ``localhost`` for every name of this machine and for a wildcard, else the host.
+
+    So two addresses of one machine can be compared.
+    """
     return "localhost" if is_loopback(host) or is_wildcard(host) else host.lower()
 
 
@@ -291,7 +295,10 @@ def _access(config: Config) -> Iterator[Finding]:
 
 
 def _in_order(section: str, values: object, *pairs: tuple[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each pair whose first setting is more than its second."""
+    """Yield a finding for each pair of keys whose first value is more than its second.
+
+    ``section``: the section of the keys; ``values``: the object with their values.
+    """
     for smaller, larger in pairs:
         low, high = getattr(values, smaller), getattr(values, larger)
         if low > high:

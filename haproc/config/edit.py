@@ -17,11 +17,11 @@ from haproc.config.model import Config
 
 
 class EditError(Exception):
-    """The text cannot be changed; the message says what to do by hand."""
+    """The configuration's text cannot be changed; the message says what to do by hand."""
 
 
 def add_cluster(text: str, cluster: Mapping[str, Any]) -> str:
-    """Return the text with a cluster after the last one."""
+    """Return the configuration's text with a cluster added after the last one."""
     items, indent = _items(text)
     lines = text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
@@ -34,7 +34,7 @@ def add_cluster(text: str, cluster: Mapping[str, Any]) -> str:
 
 
 def remove_cluster(text: str, index: int) -> str:
-    """Return the text without the cluster at this index of the list."""
+    """Return the configuration's text without the cluster at this index of its list."""
     items, _ = _items(text)
     first, after = items[index]
     lines = text.splitlines(keepends=True)
@@ -44,7 +44,10 @@ def remove_cluster(text: str, index: int) -> str:
 def changed_as_meant(
     before: Config, after: Config, added: str | None = None, removed: str | None = None
 ) -> bool:
-    """True if the configurations differ only by the cluster that was added, or removed."""
+    """True if two configurations differ only by one cluster: ``added`` or ``removed``.
+
+    ``before``, ``after``: the configurations; ``added``, ``removed``: the cluster's name.
+    """
     old = {c.name: c for c in before.clusters if c.name != removed}
     new = {c.name: c for c in after.clusters if c.name != added}
     names = {c.name for c in after.clusters}
@@ -54,7 +57,10 @@ def changed_as_meant(
 
 
 def _items(text: str) -> tuple[list[tuple[int, int]], int]:
-    """Return each cluster's first line and the line after its last; also the dashes' indent."""
+    """Return where each cluster is in the text: its first line, and the line after its last.
+
+    Also returns the indent of the dashes. Raises EditError if the list has another style.
+    """
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     found = None
     if isinstance(root, yaml.MappingNode):
@@ -78,7 +84,7 @@ def _items(text: str) -> tuple[list[tuple[int, int]], int]:
 
 
 def _within(line: str, item: yaml.Node) -> bool:
-    """True if the line of a node's end mark still belongs to the node."""
+    """True if ``line``, in which the YAML node's end mark is, still has text of the node."""
     return bool(line[: item.end_mark.column].strip())
 
 

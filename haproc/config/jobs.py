@@ -28,7 +28,7 @@ class Schedule:
 
 
 class Isolation(StrEnum):
-    """The separation of jobs' programs from HAProc."""
+    """How the programs of jobs are separated from HAProc."""
 
     BUBBLEWRAP = "bubblewrap"
     """A sandbox: namespaces, and only the listed files."""
@@ -39,7 +39,7 @@ class Isolation(StrEnum):
 
 
 class UnknownFields(StrEnum):
-    """The treatment of fields and settings of a request that HAProc does not support."""
+    """What happens to a request for a job with fields or settings that HAProc does not support."""
 
     REFUSE = "refuse"
     IGNORE = "ignore"

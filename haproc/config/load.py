@@ -1,4 +1,4 @@
-"""Reading a ring's configuration: YAML text → plain tree → dataclasses → contradictions."""
+"""Reads a ring's configuration: YAML text → plain values → dataclasses → contradictions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SECRET_FORM = "write {env: NAME} or {file: PATH}"
 
 
 class Walker:
-    """Reads one document; collects the findings in ``problems``."""
+    """Reads the values of one YAML document; collects all problems in ``problems``."""
 
     def __init__(self, tree: Tree, folder: Path, environ: Mapping[str, str]) -> None:
         self.problems: list[Problem] = list(tree.problems)
@@ -45,11 +45,11 @@ class Walker:
         self._environ = environ
 
     def problem(self, path: str, message: str) -> None:
-        """Note a problem of the key at this path."""
+        """Record a problem of the key at this path."""
         self.problems.append(Problem(path, message, self._lines.get(path)))
 
     def dataclass(self, kind: type, value: object, path: str) -> Any:
-        """Return the dataclass read from a mapping, or None if a problem was found."""
+        """Return a ``kind`` made of a YAML mapping; None if a problem was found and recorded."""
         if not isinstance(value, dict):
             self._expected(path, "a mapping of keys", value)
             return None
@@ -70,7 +70,7 @@ class Walker:
     def absolute(self, file: Path, path: str) -> Path | None:
         """Return a file's absolute path; a relative one starts at the configuration's folder.
 
-        None, after a problem of the key ``path`` is noted, if the text can be no path.
+        None, with a problem of the key ``path`` recorded, if the text can be no path.
         """
         try:
             return Path(self._folder, file.expanduser()).resolve()
@@ -96,7 +96,7 @@ class Walker:
         return self.value(hint, value, path)
 
     def value(self, hint: Any, value: object, path: str) -> Any:
-        """Return the value as the type of the hint, or None if a problem was found."""
+        """Return the YAML value as the type ``hint``; None if a problem was found and recorded."""
         origin = typing.get_origin(hint)
         if origin is tuple:
             return self._items(typing.get_args(hint)[0], value, path)
@@ -113,7 +113,7 @@ class Walker:
         raise TypeError(f"no reader for {hint!r} at {path}")
 
     def text(self, value: object, path: str) -> str | None:
-        """Read a text that is not empty."""
+        """Read a text that must not be empty; None, with a problem recorded, if it is no text."""
         if not isinstance(value, str):
             self._expected(path, "text", value)
             return None
@@ -185,7 +185,10 @@ class Walker:
         return Address(found[1] or found[2], int(found[3]))
 
     def spark(self, value: object, path: str) -> EngineAddress | None:
-        """Read ``{url: sc://host:port[/;use_ssl=true], token: …, ca_file: …}``."""
+        """Read the section ``spark`` of a cluster.
+
+        Its form is ``{url: sc://host:port[/;use_ssl=true], token: …, ca_file: …}``.
+        """
         if not isinstance(value, dict):
             self._expected(path, "a mapping with url and token", value)
             return None
@@ -224,14 +227,17 @@ class Walker:
         return EngineAddress(found[1] or found[2], port, token, tls)
 
     def fanout(self, value: object, path: str) -> bool | None:
-        """Read ``serial`` or ``parallel``; true for parallel."""
+        """Read ``serial`` or ``parallel``, the value of ``fanout``; True for ``parallel``."""
         if value not in ("serial", "parallel"):
             self.problem(path, f"must be serial or parallel, not {_shown(value)}")
             return None
         return value == "parallel"
 
     def secret(self, value: object, path: str) -> str | None:
-        """Read a secret from the environment or a file; no message contains its text."""
+        """Read a secret from an environment variable or a file; no message contains its text.
+
+        ``value``: the variable or the file. None, with a problem recorded, if there is none.
+        """
         if isinstance(value, str):
             self.problem(path, f"a secret must not stand in this file: {_SECRET_FORM}")
             return None
@@ -307,7 +313,10 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _shown(value: object) -> str:
-    """Return the kind of a wrong value, and the start of a text: its rest may hold a secret."""
+    """Return the kind of a wrong value for a message; of a text also the start.
+
+    The rest of the text may be a secret.
+    """
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -348,11 +357,12 @@ _FIELD_READERS: dict[tuple[type, str], Callable[[Walker, object, str], Any]] = {
 __all__ = ["ConfigError", "Problem", "load", "load_text"]
 
 _BYTES_MAX: Final = 1 << 20
-"""A configuration is a page of text; anything larger is the wrong file."""
+"""The most bytes of a configuration file: it is a page of text; anything larger is the wrong
+file."""
 
 
 def load(path: Path | str, environ: Mapping[str, str], *, with_files: bool = True) -> Config:
-    """Read the file; raises ConfigError with every problem found.
+    """Read a configuration file; raises ConfigError with every problem found.
 
     ``with_files``: read the certificate files that it names, too.
     """
@@ -371,7 +381,10 @@ def load(path: Path | str, environ: Mapping[str, str], *, with_files: bool = Tru
 def load_text(
     text: str, file: Path, environ: Mapping[str, str], *, with_files: bool = True
 ) -> Config:
-    """Read configuration text as if it were in ``file`` (relative paths start at its folder)."""
+    """Read a configuration from a text as if it were in ``file``; raises ConfigError.
+
+    Relative paths start at the folder of ``file``.
+    """
     tree = parse(text)
     walker = Walker(tree, file.parent, environ)
     config: Config | None = None
@@ -396,9 +409,10 @@ def load_text(
 
 
 def _fitted(limits: Limits, content: object) -> Limits:
-    """Return the limits; each limit that is not set is reduced to its bound.
+    """Return the limits after reducing each one that the file does not set to its bound.
 
-    So an operator who sets one need not know which defaults it bounds. A set limit stays as it is.
+    ``content``: the file's content. So an operator who sets one limit need not know which defaults
+    it bounds. A limit that is set stays as it is.
     """
     given = content.get("limits") if isinstance(content, dict) else None
     for smaller, larger in LIMITS_IN_ORDER:
@@ -409,7 +423,10 @@ def _fitted(limits: Limits, content: object) -> Limits:
 
 
 def _absolute_log(log: str, walker: Walker) -> str:
-    """Return the log's URL with an absolute path; ``sqlite:queue.db`` is relative."""
+    """Return the ring's log URL with an absolute path, if it is a relative ``sqlite:queue.db``.
+
+    Records a problem if the URL names no file.
+    """
     if not log.startswith("sqlite:") or log.startswith("sqlite:///"):
         return log
     name = log.removeprefix("sqlite:")
@@ -422,13 +439,13 @@ def _absolute_log(log: str, walker: Walker) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UsersFile:
-    """The content of a file of users."""
+    """The content of the file that ``users_file`` names."""
 
     users: tuple[User, ...]
 
 
 def _with_users_file(config: Config, walker: Walker, environ: Mapping[str, str]) -> Config:
-    """Return the configuration with the users of its file after its own."""
+    """Return the configuration with the users of ``users_file`` after its own users."""
     if (file := config.users_file) is None:
         return config
     try:
@@ -446,7 +463,10 @@ def _with_users_file(config: Config, walker: Walker, environ: Mapping[str, str])
 
 
 def _check_files(config: Config, walker: Walker) -> None:
-    """Check that all certificate files can be read: later errors would not name the file."""
+    """Record a problem for each certificate file that cannot be read.
+
+    Later errors would not name the file.
+    """
     named = [
         (f"clusters[{at}].spark.ca_file", c.spark.ca_file) for at, c in enumerate(config.clusters)
     ]

@@ -18,42 +18,42 @@ from haproc.engine.confs import ANSI, TIME_ZONE
 from haproc.engine.interface import EngineAddress, Settings
 
 LANES_MAX = 16
-"""Statements that run at the same time on one cluster. A starting HAProc fences this many lanes,
-even if an earlier one used fewer."""
+"""The most lanes of a cluster: statements that run there at the same time. A starting HAProc fences
+this many lanes, even if an earlier one used fewer."""
 
 
 class OnClusterDown(StrEnum):
-    """The reaction of a HAProc when its cluster stops answering."""
+    """What a HAProc does when its cluster stops answering."""
 
     WAIT = "wait"
-    """Close the client door, probe, recover and open it again."""
+    """Close the client door, probe the cluster, let it recover, and open the door again."""
     EXIT = "exit"
     """End the process with exit code 4; a supervisor starts it again."""
 
 
 class OnDivergence(StrEnum):
-    """The reaction of a HAProc when its cluster differs from the others."""
+    """What a HAProc does when its cluster differs from the others."""
 
     STOP = "stop"
-    """Leave service, and wait for an operator."""
+    """Serve no clients, and wait for an operator."""
     REBUILD = "rebuild"
-    """Copy another cluster, if most of the others serve."""
+    """Copy the tables of another cluster, if most of the other clusters serve."""
 
 
 class OnForeignWrite(StrEnum):
-    """The reaction of a HAProc to commits in its cluster's tables that the ring did not make."""
+    """What a HAProc does about commits in its cluster's tables that the ring did not make."""
 
     WARN = "warn"
-    """Report it: in the log, in the status, in metrics, in verifications."""
+    """Report them: in the program's log, in the status, in metrics, in verifications."""
     STOP = "stop"
-    """Also take the cluster out of service, until a verification finds it equal."""
+    """Also take the cluster out of service, until a verification finds it equal to the others."""
     IGNORE = "ignore"
     """Don't look for such commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A listener's or a peer's host and port."""
+    """The address, host and port, of a listener or of a peer."""
 
     host: str
     port: int
@@ -64,7 +64,7 @@ class Address:
 
 
 Prefixes: TypeAlias = tuple[tuple[str, str], ...]
-"""Prefixes of paths, each with its replacement."""
+"""Pairs of a prefix of paths and the text that replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,18 +166,19 @@ class Consistency(StrEnum):
     """The read level: the required freshness of a query's answer."""
 
     ANY = "any"
-    """The cluster's present tables."""
+    """The answer shows the cluster's present tables."""
     BOUNDED = "bounded"
-    """Lacks at most ``acceptable_offset_lag`` records of the log as of the request."""
+    """The answer lacks at most ``acceptable_offset_lag`` records that the log had at the
+    request."""
     SESSION = "session"
-    """Has everything that the client wrote or saw before."""
+    """The answer shows everything that this client wrote or saw before."""
     LINEARIZABLE = "linearizable"
-    """Has everything that was in the log when the request came."""
+    """The answer shows everything that was in the log when the request came."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """The default freshness of queries' answers."""
+    """The read level of queries that name none."""
 
     consistency: Consistency = Consistency.ANY
     """Read level of queries that name none: ``any``, ``bounded``, ``session``, ``linearizable``."""
@@ -191,7 +192,7 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """The clusters that must have applied a write before it is answered."""
+    """The write concern of requests that name none, and its conditions."""
 
     concern: WriteConcern = WriteConcern.ONE
     """Write concern of requests that name none, ``one``, ``majority`` or ``all``: the clusters that
@@ -207,7 +208,7 @@ class Writes:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """The deletion of log records that no cluster needs any more."""
+    """The deletion of records in the ring's log that no cluster needs any more."""
 
     enabled: bool = True
     """Delete the records of the log that no cluster needs any more."""
@@ -237,12 +238,12 @@ class Connect:
 
 
 class StateWay(StrEnum):
-    """The way of heartbeats and reports between HAProcs."""
+    """The transport of heartbeats and reports between HAProcs."""
 
     MESH = "mesh"
-    """Each sends to each."""
+    """Each HAProc sends to each other one."""
     REDIS = "redis"
-    """Through a Redis; over the mesh while Redis is away."""
+    """Through a Redis; directly to each HAProc while Redis cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,17 +296,17 @@ class SecurityProtocol(StrEnum):
 
     @property
     def tls(self) -> bool:
-        """True if the whole connection is encrypted."""
+        """True if the protocol encrypts the whole connection (TLS)."""
         return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property
     def sasl(self) -> bool:
-        """True if the client sends a user and a password."""
+        """True if the protocol has the client send a user and a password (SASL)."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
 class SaslMechanism(StrEnum):
-    """The user's authentication at Kafka's brokers; only mechanisms with a password."""
+    """How the user authenticates at Kafka's brokers; only mechanisms with a password."""
 
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
@@ -350,7 +351,7 @@ class Kafka:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One ring."""
+    """The configuration of one ring."""
 
     ring: str
     """Name of the ring: 1 to 63 letters, digits, ``.``, ``_``, ``-``. It is part of the transaction
@@ -427,18 +428,18 @@ class Config:
 
     @property
     def authenticates(self) -> bool:
-        """True if the client doors ask for a token."""
+        """True if requests at the client doors need a user's token."""
         return bool(self.users or self.users_file or self.oidc.issuer)
 
     @property
     def defaults(self) -> Settings:
-        """The settings of a new session."""
+        """The Spark settings with which a session begins."""
         given = dict(self.session_defaults)
         zone, ansi = given.pop(TIME_ZONE, self.time_zone), given.pop(ANSI, "true")
         return Settings(time_zone=zone, ansi=ansi == "true", confs=tuple(sorted(given.items())))
 
     def cluster(self, name: str) -> ClusterConfig:
-        """Return the cluster of this name; KeyError if the ring has none."""
+        """Return the cluster of this name; raises KeyError if the ring has none."""
         for cluster in self.clusters:
             if cluster.name == name:
                 return cluster
@@ -449,11 +450,15 @@ class Config:
         return f"{'https' if self.tls.enabled else 'http'}://{address}"
 
     def peer_url(self, name: str) -> str:
-        """Return the URL of a cluster's operator door; KeyError for an unknown cluster."""
+        """Return the URL of a cluster's operator door; raises KeyError for an unknown cluster."""
         return self.url(self.cluster(name).peer)
 
     def client_url(self, name: str) -> str:
-        """Return the client door's URL for clients; by default made from the addresses."""
+        """Return the URL of a cluster's client door for clients.
+
+        That is ``advertise``; without it, the URL is made from the addresses ``listen`` and
+        ``peer``.
+        """
         cluster = self.cluster(name)
         if cluster.advertise is not None:
             return cluster.advertise

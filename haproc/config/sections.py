@@ -1,4 +1,4 @@
-"""Sections of the configuration: bounds, archive, cache, optimize, users, their tokens."""
+"""Sections of the configuration: limits, archive, cache, optimize, users, their tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from haproc.classify.rights import Rights, Role
 
 
 def is_loopback(host: str) -> bool:
-    """True if only processes of the same machine reach this host."""
+    """True if only processes of the same machine can reach this host."""
     if host.lower() == "localhost":
         return True
     address = _ip(host)
@@ -26,13 +26,13 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """True if the host means all addresses of a machine: to listen on, not to connect to."""
+    """True if the host stands for all addresses of a machine: one can listen there, not connect."""
     address = _ip(host)
     return address is not None and address.is_unspecified
 
 
 def is_client_url(text: str) -> bool:
-    """True if a client can use the text as the URL of a server."""
+    """True if the text is a URL by which a client can reach a server."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -55,12 +55,12 @@ def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 ENVELOPE_BYTES = 1 << 20
-"""The limit of a JSON body's other fields, beside a statement of the largest size."""
+"""The most bytes of a JSON body's other fields, besides a statement of the largest size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one HAProc."""
+    """The limits of one HAProc: sizes, counts and times."""
 
     operation_bytes_max: int = 64 << 20
     """Bytes of a write; a larger one is refused. ``batch_bytes_max``, ``batch_arrow_bytes_max`` and
@@ -165,7 +165,7 @@ class Limits:
 
     @property
     def bounds(self) -> Bounds:
-        """The limits of a statement's text."""
+        """The bounds of a statement's text that these limits contain."""
         chars_max = min(self.statement_bytes_max, self.operation_bytes_max)
         return Bounds(chars_max, self.statement_tokens_max, self.statement_depth_max)
 
@@ -179,7 +179,7 @@ class Limits:
 
 
 class Mask(StrEnum):
-    """The literals of a statement that the archive hides."""
+    """Which literals of a statement the archive hides."""
 
     LITERALS = "literals"
     """All literals."""
@@ -189,7 +189,7 @@ class Mask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The archive of applied operations: its reader, and the parts that it hides."""
+    """The archive of applied operations: who may read it, and what it hides."""
 
     user: str | None = None
     """The one user who may read the applied operations, the statements of all users included.
@@ -212,7 +212,7 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """The choice of queries with kept answers, and the size of the cache."""
+    """The cache of query answers: which queries it keeps the answers of, and its size."""
 
     by_default: bool = False
     """Keep the answers of queries for which neither the request nor a rule decides it."""
@@ -228,7 +228,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class OptimizeRule:
-    """A rule for some tables. If several rules match a table, the first one counts."""
+    """A rule by which the ring submits OPTIMIZE for some tables; the first that matches counts."""
 
     table: str
     """A pattern of names, such as ``spark_catalog.sales.*``; the first rule that matches counts."""
@@ -253,18 +253,19 @@ class Optimize:
 DIGEST: Final = "sha256:"
 _FAMILIES: Final = ("RS", "PS", "ES")
 ALGORITHMS: Final = {f"{family}{bits}" for family in _FAMILIES for bits in (256, 384, 512)}
-"""Asymmetric algorithms. The ring has only the public key, which makes no tokens."""
+"""The signature algorithms that may be configured, all asymmetric. The ring has only the public
+key, which makes no tokens."""
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def digest_of(token: str) -> str:
-    """Return the digest that is kept of a token."""
+    """Return the hash of a token, which is kept in place of the token."""
     return DIGEST + hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of the doors; rules refer to the name."""
+    """A user of the ring's doors; rules refer to users by ``name``."""
 
     name: str
     """Name of the user, as rules name it."""
@@ -282,13 +283,16 @@ class User:
 
     @property
     def rights(self) -> Rights:
-        """The user's rights."""
+        """The roles and table patterns of the user."""
         return Rights(self.roles, tuple(each.lower() for each in self.tables))
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The rights of a value of ``roles_claim``. If a token has several, the first grant counts."""
+    """The rights that a value in a token's claim ``roles_claim`` gives.
+
+    If a token has several values, the first grant in the configuration that fits one is used.
+    """
 
     value: str
     """The value, such as the name of a group or a role at the provider."""
@@ -299,7 +303,7 @@ class Grant:
 
     @property
     def rights(self) -> Rights:
-        """The rights of a user with this value."""
+        """The roles and table patterns of a user whose token has this value."""
         return Rights(self.roles, tuple(each.lower() for each in self.tables))
 
 
@@ -332,11 +336,15 @@ class Oidc:
 
 
 OWN_NAMES: Final = frozenset({"anonymous", "haproc.optimize"})
-"""Names for requests that no user's token shows. Users with them would share their request ids."""
+"""Names of users for requests that come without a user's token. Users with these names would share
+their request ids."""
 
 
 def check_users(users: Sequence[User], secret: str) -> Iterator[tuple[str, str]]:
-    """Yield (path, message) for each problem of the users' tokens and rights."""
+    """Yield (key's path, message) for each problem in the users' tokens and rights.
+
+    ``secret``: the ring's; no user may have it as a token.
+    """
     taken: dict[str, str] = {digest_of(secret): "secret"}
     for index, user in enumerate(users):
         path = f"users[{index}]"
@@ -368,7 +376,7 @@ def _rights(path: str, roles: Sequence[Role], tables: Sequence[str]) -> Iterator
 
 
 def check_oidc(oidc: Oidc) -> Iterator[tuple[str, str]]:
-    """Yield (path, message) for each contradiction in the provider's section."""
+    """Yield (key's path, message) for each contradiction in the section ``oidc``."""
     if not oidc.issuer:
         if oidc != Oidc():
             yield "oidc.issuer", "missing"
@@ -391,7 +399,7 @@ def check_oidc(oidc: Oidc) -> Iterator[tuple[str, str]]:
 
 
 def is_safe_url(url: str) -> bool:
-    """True for https, and for http on this machine."""
+    """True if the URL is safe for secrets: https, or http on this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

@@ -21,7 +21,7 @@ _SASL_KEYS = ("sasl_mechanism", "sasl_username", "sasl_password")
 
 
 def check_kafka(config: Config) -> Iterator[Finding]:
-    """Yield the contradictions in the log's URL and in ``kafka``."""
+    """Yield (key's path, message) for each contradiction in the log's URL and in ``kafka``."""
     if not config.log.startswith("kafka:"):
         if config.kafka != Kafka():
             yield "kafka", f"the log is not in Kafka: log would have to be kafka://…/{config.ring}"
@@ -112,7 +112,7 @@ def _unused(kafka: Kafka, needed: str) -> str:
 
 
 def kafka_options(config: Config) -> KafkaOptions:
-    """Return the options of a Kafka log; they mean nothing for other logs."""
+    """Return the options for opening a Kafka log; a log of another kind ignores them."""
     kafka = config.kafka
     return KafkaOptions(
         replication_factor=kafka.replication_factor,
@@ -125,7 +125,7 @@ def kafka_options(config: Config) -> KafkaOptions:
 
 
 def _client(kafka: Kafka) -> dict[str, object]:
-    """Return kafka-python's connection settings; settings that are not needed are left out."""
+    """Return kafka-python's connection settings, without those that are not needed."""
     settings: dict[str, object] = {"security_protocol": str(kafka.security_protocol)}
     if kafka.security_protocol.tls:
         settings["ssl_check_hostname"] = kafka.ssl_check_hostname
@@ -158,22 +158,22 @@ _FORM = (
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """One server, or the sentinels that know the present server of ``master``."""
+    """The Redis server of a URL, or the sentinels that know the present server of ``master``."""
 
     servers: tuple[tuple[str, int], ...]
     master: str
-    """Empty: no sentinels."""
+    """The name of the server's group at the sentinels; empty if the URL names no sentinels."""
     tls: bool
     database: int
 
     @property
     def shown(self) -> str:
-        """The servers, as a text for people."""
+        """The servers' addresses, as a text for people."""
         return ", ".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in self.servers)
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Read the URL; raises ValueError with the reason, which never contains a password."""
+    """Read the URL of a Redis; raises ValueError with the reason, which has no password in it."""
     found = re.fullmatch(r"(redis|rediss)(\+sentinel)?://([^/?#]*)((?:/[^/?#]*){0,2})", text)
     if found is None:
         raise ValueError(f"is not a URL of a Redis: {_FORM}")
@@ -207,12 +207,13 @@ def _server(text: str, default_port: int) -> tuple[str, int]:
 
 
 _MISSED_IN_A_ROW_MIN = 3
-"""With fewer, peers would count as silent before the mesh takes over from a lost Redis."""
+"""The least value of ``missed_in_a_row`` with a Redis. With fewer, peers would count as silent
+before the mesh takes over from a lost Redis."""
 _REDIS_SSL_KEYS = ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file")
 
 
 def check_redis(config: Config) -> Iterator[Finding]:
-    """Yield the contradictions in ``state`` and ``redis``."""
+    """Yield (key's path, message) for each contradiction in ``state`` and ``redis``."""
     redis = config.redis
     if config.state is not StateWay.REDIS:
         if redis != Redis():

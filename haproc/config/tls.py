@@ -14,7 +14,7 @@ from haproc.config.tree import Finding
 
 
 class ClientCertificates(StrEnum):
-    """The duty of clients to send a certificate."""
+    """Whether clients must send a certificate."""
 
     NONE = "none"
     REQUIRED = "required"
@@ -41,12 +41,12 @@ class Tls:
 
     @property
     def enabled(self) -> bool:
-        """True if the doors speak TLS."""
+        """True if the doors use TLS."""
         return self.certificate_file is not None
 
 
 def check_tls(tls: Tls) -> Iterator[Finding]:
-    """Yield the contradictions in ``tls``."""
+    """Yield (key's path, message) for each contradiction in the section ``tls``."""
     if not tls.enabled and tls.key_file is None:
         if tls != Tls():
             yield "tls", "has no effect without tls.certificate_file and tls.key_file"
@@ -73,11 +73,11 @@ def check_tls(tls: Tls) -> Iterator[Finding]:
 logger = logging.getLogger(__name__)
 
 _FLIGHTS_MAX: Final = 10
-"""Rounds of a handshake in memory; one without errors takes three."""
+"""The most rounds of a TLS handshake that is tried in memory; one without errors takes three."""
 
 
 class CertificateError(OSError):
-    """A file of the section ``tls`` cannot be used; ``key`` is the key that names it."""
+    """A file of the section ``tls`` cannot be used; ``key`` is the key that names the file."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(f"tls.{key}: {message}")
@@ -87,7 +87,10 @@ class CertificateError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """The files' content; ``ca`` is empty if the system's certificates are trusted."""
+    """The content of the files in the section ``tls``.
+
+    ``ca``: empty if the system's certificates are trusted.
+    """
 
     certificate: bytes
     key: bytes = field(repr=False)
@@ -96,12 +99,13 @@ class Pem:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """One reading of the files.
+    """What was read from the files of the section ``tls`` at one time.
 
+    - ``server``, ``client``: for the doors, and for connections to other HAProcs;
     - ``relay``: for the connections of jobs' relays to doors;
     - ``own_relay``: for their connections to the HAProc's own door, whose certificate need not be
       for the loopback;
-    - ``doubt``: the reason why peers would refuse the certificate; empty if they would not
+    - ``doubt``: the reason why peers would refuse the certificate; empty if they would not.
     """
 
     pem: Pem
@@ -113,7 +117,10 @@ class Contexts:
 
 
 class Certificates:
-    """The last valid reading of the files; the constructor raises CertificateError."""
+    """The certificates in use: those of the last reading of the files that was valid.
+
+    The constructor raises CertificateError.
+    """
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
@@ -123,11 +130,14 @@ class Certificates:
 
     @property
     def requires_clients(self) -> bool:
-        """True if every connection must send a certificate."""
+        """True if every client that connects to a door must send a certificate."""
         return self._tls.client_certificates is ClientCertificates.REQUIRED
 
     def reload(self) -> None:
-        """Read the files again. If they cannot be used, log it and keep the former reading."""
+        """Read the files again; if they cannot be used, keep the certificates in use.
+
+        Writes to the program's log which of the two happened.
+        """
         try:
             found = read_contexts(self._tls)
         except CertificateError as error:
@@ -143,7 +153,10 @@ class Certificates:
 
 
 def read_certificates(tls: Tls) -> Certificates | None:
-    """Return the certificates of the section, None if it names none; raises CertificateError."""
+    """Read the certificates that the section names; None if it names none.
+
+    Raises CertificateError.
+    """
     return Certificates(tls) if tls.enabled else None
 
 
@@ -157,7 +170,10 @@ def client_context(tls: Tls) -> ssl.SSLContext | bool:
 
 
 def read_contexts(tls: Tls) -> Contexts:
-    """Read the files; raises CertificateError with the key of the file that cannot be used."""
+    """Read the files of the section ``tls``; raises CertificateError if one cannot be used.
+
+    The error contains the key that names the file.
+    """
     certificate, key = tls.certificate_file, tls.key_file
     assert certificate is not None and key is not None, "see check_tls"
     pem = _read(tls)
@@ -226,7 +242,7 @@ def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 
 def doubt(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
-    """Return the reason why a client of the ring would refuse the server; empty if none would."""
+    """Return why a client of the ring would refuse the server's certificate; '' if it would not."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server),

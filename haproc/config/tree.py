@@ -1,4 +1,4 @@
-"""YAML as plain values with the line of each key, and the problems that were found."""
+"""Reads YAML as plain values, with the line of each key and the problems that were found."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import yaml
 
 
 Finding = tuple[str, str]
-"""A key's path, and the problem."""
+"""A pair: a key's path in the configuration, and its problem as a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem to be solved; ``path`` is the key's full path (``clusters[1].name``)."""
+    """One problem of a configuration.
+
+    ``path``: the key's full path (``clusters[1].name``).
+    """
 
     path: str
     message: str
@@ -29,7 +32,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; ``problems`` holds every problem that was found."""
+    """The configuration cannot be used; ``problems`` has every problem that was found."""
 
     def __init__(self, file: Path, problems: Sequence[Problem]) -> None:
         self.file = file
@@ -50,7 +53,7 @@ _DEPTH_MAX = 20
 
 @dataclass(slots=True)
 class Tree:
-    """A document's plain value, the line of each key path, and the problems."""
+    """A YAML document: its plain value, the line of each key by the key's path, the problems."""
 
     value: object = None
     lines: dict[str, int] = field(default_factory=dict)
@@ -58,12 +61,12 @@ class Tree:
 
 
 def join(path: str, key: str) -> str:
-    """Return the path of a key below ``path``."""
+    """Return the path of the key ``key`` below ``path``."""
     return f"{path}.{key}" if path else key
 
 
 def parse(text: str) -> Tree:
-    """Parse one YAML document; its problems are collected, not raised."""
+    """Parse one YAML document; problems are in the result, none is raised."""
     tree = Tree()
     loader = None
     try:

@@ -1,4 +1,4 @@
-"""The users that wait for a permit, and their order."""
+"""The wait queue: requests of users that wait for permits, and their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from haproc.config.shares import Denied, Shares
 
 
 class WaitQueue:
-    """Gives free permits to waiting requests, first to the user with the fewest permits.
+    """Gives free permits to waiting requests, first to the user who has the fewest permits.
 
     Users with equally many take turns, so a user's thousand requests do not hold up another user's
     single one. If the next request needs more permits than are free, the free ones are kept for it.
@@ -20,18 +20,19 @@ class WaitQueue:
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
         self._waiting: dict[str, deque[tuple[asyncio.Future[None], int]]] = {}
-        """Waiting requests by user, with their numbers of permits; the least recently served user
-        first."""
+        """The waiting requests by user, each with its number of permits; the user who was served
+        longest ago comes first."""
         self.length = 0
 
     def waits(self, user: str) -> bool:
-        """True if a request of this user waits."""
+        """True if any request of this user is waiting."""
         return user in self._waiting
 
     async def take(self, user: str, within_s: float, amount: int = 1) -> Callable[[], None]:
-        """Wait for permits, and return the function that gives them back; it may be called twice.
+        """Wait for ``amount`` permits; return the function that gives them back.
 
-        Raises TimeoutError if they do not become free in time.
+        That function may be called twice. Raises TimeoutError if the permits do not become free in
+        time.
         """
         with ExitStack() as held:
             turn = self.join(user, amount)
@@ -54,20 +55,20 @@ class WaitQueue:
         self.serve()
 
     def join(self, user: str, amount: int = 1) -> asyncio.Future[None]:
-        """Return a future that is done once the permits are taken for this new request."""
+        """Add a request to the queue; return a future that is done once it has its permits."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(user, deque()).append((turn, amount))
         self.length += 1
         return turn
 
     def step_out(self, user: str, turn: asyncio.Future[None]) -> None:
-        """Remove a waiting request; it must not have its permits yet."""
+        """Remove a waiting request that has no permits yet; ``turn``: its future from `join`."""
         waiting = self._waiting[user]
         waiting.remove(next(each for each in waiting if each[0] is turn))
         self._left(user)
 
     def send_away(self, why: Callable[[], Exception]) -> None:
-        """End the waiting of all requests with an exception."""
+        """Remove all waiting requests; each gets the exception that ``why`` returns."""
         for waiting in self._waiting.values():
             for turn, _ in waiting:
                 turn.set_exception(why())
@@ -75,7 +76,7 @@ class WaitQueue:
         self.length = 0
 
     def serve(self) -> None:
-        """Give the free permits to waiting requests."""
+        """Give the free permits to waiting requests, in their order."""
         while self._waiting and (user := self._next()) is not None:
             waiting = self._waiting.pop(user)
             turn, amount = waiting.popleft()

@@ -19,7 +19,8 @@ import grpc.aio
 from haproc.engine.tasks import Planned, Tasks
 
 FOLLOWED_S_MAX: Final = 60.0
-"""The time for following an answer: longer than almost any planning. Chosen."""
+"""The longest time for which an answer without a reader is followed: longer than almost any
+planning. Chosen."""
 AHEAD_MAX: Final = 8
 """The number of messages that are read ahead of the reader: a small result has as many (`select 1`:
 7). A large result's message is read on demand, because memory would hold two. Chosen."""
@@ -27,7 +28,10 @@ _END: Final = object()
 
 
 class SparkAnswer:
-    """One statement's answer. Reading raises grpc.aio.AioRpcError, also on its timeout."""
+    """The answer to one statement, read message by message.
+
+    Reading raises grpc.aio.AioRpcError, also when the statement's time is over.
+    """
 
     def __init__(
         self,
@@ -38,9 +42,10 @@ class SparkAnswer:
         *,
         raw: bool = False,
     ) -> None:
-        """Begin the call with ``begin``, which takes a time limit. ``raw``: its messages are bytes.
+        """Begin the gRPC call by ``begin``, which takes a time limit in seconds.
 
-        The statement belongs to ``tasks`` until `end`.
+        ``raw``: the messages are bytes, not parsed. Until `end`, ``tasks`` counts the statement as
+        one that runs on the cluster.
         """
         self._call = begin(timeout_s + FOLLOWED_S_MAX)
         self._messages = aiter(self._call)
@@ -48,7 +53,7 @@ class SparkAnswer:
         self._reading: asyncio.Future[Any] | None = None
         self._taken_count = 0
         self._waiter: asyncio.Future[None] | None = None
-        """The future of the reader that waits for a read, or for the end of the time."""
+        """The future that a reader awaits until a message arrives or its time is over."""
         self._timer: asyncio.TimerHandle | None = None
         self._last_until(timeout_s)
         self._tasks = tasks
@@ -63,9 +68,10 @@ class SparkAnswer:
         return self._taken()
 
     async def follow(self, closing: asyncio.Event) -> bool:
-        """Read until tasks of the statement run; return True if the answer ended instead.
+        """Read and drop messages until Spark reports that the statement's tasks run.
 
-        Stops after a minute, or when ``closing`` is set.
+        Returns True only if the answer ended before. Stops after a minute, after an error, or when
+        ``closing`` is set.
         """
         self._last_until(FOLLOWED_S_MAX)
         closes = self._loop.create_task(closing.wait())
@@ -84,9 +90,10 @@ class SparkAnswer:
         return False
 
     def end(self, *, answered: bool, left: bool = False) -> None:
-        """End the call, ``answered`` or not. A running statement goes on in Spark.
+        """Cancel the gRPC call. A statement that still runs in Spark goes on there.
 
-        ``left``: the statement was given up, and its tasks may still run.
+        ``answered``: its client has the whole answer. ``left``: nobody waits for the statement any
+        more, and its tasks may still run.
         """
         self._tasks.end(self._report, answered=answered, left=left)
         if self._timer is not None:
@@ -96,7 +103,7 @@ class SparkAnswer:
             self._reading.add_done_callback(_forget)
 
     def _last_until(self, seconds: float) -> None:
-        """Set the end of the time. One timer serves all reads, because one for each costs more."""
+        """Set the time limit of all reads. One timer serves them all, which costs less."""
         if self._timer is not None:
             self._timer.cancel()
         self._is_over = False
@@ -107,7 +114,7 @@ class SparkAnswer:
         self._wake()
 
     def _next(self) -> asyncio.Future[Any]:
-        """Return the current read as a future: it survives a cancelled reader."""
+        """Return the future of the next message; a reader that is cancelled does not cancel it."""
         if self._reading is None:
             self._reading = self._loop.create_task(self._read())
             self._reading.add_done_callback(self._wake)
@@ -119,7 +126,7 @@ class SparkAnswer:
     async def _arrived(
         self, reading: asyncio.Future[Any], stops: asyncio.Future[Any] | None = None
     ) -> None:
-        """Wait for a read, for the end of the time, or for ``stops``."""
+        """Wait until ``reading`` is done, the time is over, or ``stops`` is done."""
         # A wake-up may be that of the read before: its reader can be quicker than its callback.
         while not (reading.done() or self._is_over or (stops is not None and stops.done())):
             self._waiter = self._loop.create_future()

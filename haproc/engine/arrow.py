@@ -28,17 +28,17 @@ class FrameError(ValueError):
 
 
 def opening(stream: bytes) -> memoryview:
-    """Return the stream without its end marker."""
+    """Return an Arrow IPC stream without its end marker, so that further batches can follow."""
     return memoryview(stream)[: _end_of_messages(stream)]
 
 
 def continuation(stream: bytes) -> memoryview:
-    """Return the stream's messages behind its schema, without its end marker."""
+    """Return an Arrow IPC stream's batches: without its schema and its end marker."""
     return memoryview(stream)[_message_end(stream, 0) : _end_of_messages(stream)]
 
 
 def joined(streams: Sequence[bytes]) -> bytes:
-    """Return one stream that holds the batches of all (at least one) in their order."""
+    """Return one Arrow IPC stream with the batches of all ``streams`` (at least one), in order."""
     if len(streams) == 1:
         return streams[0]
     return b"".join(
@@ -61,7 +61,7 @@ def _message_ends(stream: bytes) -> Iterator[int]:
 
 
 def _message_end(stream: bytes, start: int) -> int:
-    """Return the end of the message that starts here."""
+    """Return the position in ``stream`` behind the message that begins at ``start``."""
     try:
         marker, length = _PREFIX.unpack_from(stream, start)
         if marker != _CONTINUATION or length == 0:
@@ -76,7 +76,7 @@ def _message_end(stream: bytes, start: int) -> int:
 
 
 def _body_length(stream: bytes, metadata: int) -> int:
-    """Read the field bodyLength of the flatbuffer table Message; 0 if it is absent."""
+    """Read the length of a message's body from its metadata; 0 if the field is absent."""
     (root,) = struct.unpack_from("<I", stream, metadata)
     table = metadata + root
     (back,) = struct.unpack_from("<i", stream, table)
@@ -142,12 +142,12 @@ def as_numbers_type(kind: pa.DataType) -> pa.DataType:
 
 
 def retyped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch's memory under another schema."""
+    """Return a batch with the same bytes, but with the types that ``schema`` has."""
     return batch if batch.schema == schema else pa.record_batch(_Retyped(batch, schema))
 
 
 class _Retyped:
-    """A batch and a schema by Arrow's PyCapsule interface."""
+    """A batch and another schema for it, which pyarrow reads by Arrow's PyCapsule interface."""
 
     def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
         self._batch, self._schema = batch, schema
@@ -162,7 +162,7 @@ def empty_stream() -> bytes:
 
 
 def affected_rows(chunks: Iterable[bytes]) -> int | None:
-    """Return the number of rows that a small write result reports, if it reports one."""
+    """Return the number of rows that a write's small result reports; None if it reports none."""
     first = next(iter(rows(chunks)), None)
     if first is not None:
         for name in _AFFECTED:
@@ -178,12 +178,12 @@ def rows_in(stream: bytes) -> int:
 
 
 def without_rows(stream: bytes) -> bytes:
-    """Return an Arrow IPC stream of the same schema that holds none of the rows."""
+    """Return an Arrow IPC stream with the schema of ``stream`` and no rows."""
     return no_rows(pa.ipc.read_schema(pa.py_buffer(stream)))
 
 
 def no_rows(schema: pa.Schema) -> bytes:
-    """Return an Arrow IPC stream without rows."""
+    """Return an Arrow IPC stream with this schema and no rows."""
     sink = pa.BufferOutputStream()
     pa.ipc.new_stream(sink, schema).close()
     return bytes(sink.getvalue().to_pybytes())

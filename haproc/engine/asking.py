@@ -1,4 +1,4 @@
-"""Calls of a session: its own queries with their results, and clients' calls in it."""
+"""The calls in a Spark session: HAProc's own queries, and calls that clients sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from haproc.engine.tasks import Phase, Planned
 from haproc.offloop import by_size
 
 _ATTEMPTS_MAX = 3
-"""Chosen: one for the call, one for a restarted server, one for a used-up session id."""
+"""The most attempts of a call. Chosen: the first one, one after a restart of the server, one after
+a session id that the server does not take any more."""
 
 
 # Queries of a session, and the schemas of their results.
@@ -35,7 +36,7 @@ _ATTEMPTS_MAX = 3
 
 
 class Asking(ABC):
-    """Implements Queries; subclasses decide how a lost session is handled."""
+    """Implements Queries. Its subclasses decide what to do when Spark has lost the session."""
 
     def __init__(self, remote: RemoteSession) -> None:
         self._remote = remote
@@ -50,14 +51,14 @@ class Asking(ABC):
 
     @abstractmethod
     def in_use(self) -> AbstractContextManager[None]:
-        """Keep the session from being closed."""
+        """Keep the session open until the returned context manager is left."""
 
     async def may_repeat(
         self, error: EngineError, epoch: int, planned: Planned | None, *, unrun: bool
     ) -> bool:
-        """True if the session was lost and is recreated, and the statement can run again there.
+        """Recreate the session if Spark had lost it; True if the statement can then run again.
 
-        ``unrun``: True if the statement has given nothing, and may be run again.
+        ``unrun``: True if the statement has given no result yet and has an attempt left.
         """
         if planned is not None and session_lost(error.error_class):
             planned(Phase.PLANNED)  # making the session anew may wait for the log
@@ -71,7 +72,7 @@ class Asking(ABC):
         planned: Planned | None = None,
         observed: Observed | None = None,
     ) -> ResultStream:
-        """Start a statement that only reads, or changes only this session's state."""
+        """Start a statement that changes nothing but this session; return its rows as they come."""
         return self._stream(plan_of(statement), timeout_s, planned, observed)
 
     async def reading(
@@ -81,7 +82,7 @@ class Asking(ABC):
         timeout_s: float,
         parsed_only: bool = False,
     ) -> str:
-        """Return Spark's parsed and analyzed tree of a statement, which does not run.
+        """Return the plan reading of a statement, as JSON; the statement does not run.
 
         `Queries.reading` describes it.
         """
@@ -98,7 +99,10 @@ class Asking(ABC):
         planned: Planned | None = None,
         observed: Observed | None = None,
     ) -> AsyncGenerator[Chunk, None]:
-        """Run the statement, again if it was refused; stop it when the reader leaves in any way."""
+        """Run the plan, again if Spark had lost the session; stop it when the reader leaves.
+
+        ``observed`` receives the results of the plan's observations.
+        """
         with self.in_use():
             for attempt in range(1, _ATTEMPTS_MAX + 1):
                 epoch, operation_id = await self.begin(), str(uuid.uuid4())
@@ -125,7 +129,7 @@ class Asking(ABC):
                         raise
 
     async def columns(self, sql: str) -> list[Column]:
-        """Return a query's columns without running it. A command would run: not for commands."""
+        """Return a query's columns without running it. Not for commands: Spark would run them."""
         return columns_of(await self._schema(sql_relation(sql)))
 
     async def schema(self, query: Statement) -> bytes:
@@ -155,7 +159,7 @@ def _only_value(chunks: Sequence[bytes]) -> str:
 
 
 class SparkRelay:
-    """Implements Relay. ``changing`` is called before each call that may change settings."""
+    """Implements Relay. ``changing`` is called before each call that may change the session."""
 
     def __init__(
         self, remote: RemoteSession, session: Asking, changing: Callable[[], None]
@@ -168,7 +172,7 @@ class SparkRelay:
     async def unary(
         self, rpc: str, request: bytes, *, timeout_s: float, changes: bool = False
     ) -> bytes:
-        """See Relay."""
+        """Make a call with one request and one answer."""
 
         async def call(request: bytes) -> Any:
             return await self._channel.relay(rpc)(request, timeout_s)
@@ -178,7 +182,7 @@ class SparkRelay:
     async def upload(
         self, rpc: str, requests: Sequence[bytes], *, timeout_s: float, changes: bool = False
     ) -> bytes:
-        """See Relay."""
+        """Make a call with several requests and one answer."""
 
         async def call(made: Sequence[bytes]) -> Any:
             return await self._channel.relay(rpc)(_each(made), timeout_s)
@@ -194,7 +198,7 @@ class SparkRelay:
         changes: bool = False,
         planned: Planned | None = None,
     ) -> AsyncGenerator[bytes, None]:
-        """See Relay."""
+        """Run a plan with this Spark Connect operation id, and yield the server's messages."""
         with self._session.in_use():
             for attempt in range(1, _ATTEMPTS_MAX + 1):
                 epoch, given = await self._fit(changes=changes), False
@@ -215,7 +219,7 @@ class SparkRelay:
                         raise
 
     def _begun(self, request: bytes, operation_id: str) -> Callable[[float], Any]:
-        """Return the function that starts a plan in the present session."""
+        """Return the function that sends an ExecutePlan request; its argument is a time limit."""
         made = to_spark("ExecutePlan", request, self._remote.names, USER, operation_id)
         self._channel.check_bytes(len(made))
         return partial(self._channel.relay("ExecutePlan"), made)
@@ -228,7 +232,7 @@ class SparkRelay:
         *,
         changes: bool,
     ) -> bytes:
-        """Make a call with one answer; repeat it if the server has lost the session."""
+        """Make a call with one answer; repeat it if Spark had lost the session."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             epoch = await self._fit(changes=changes)
             made = [to_spark(rpc, each, self._remote.names, USER) for each in requests]
@@ -243,7 +247,10 @@ class SparkRelay:
         raise AssertionError("the last attempt returns or raises")
 
     async def _fit(self, *, changes: bool) -> int:
-        """Return the session's epoch, once the server's own id of the session is known."""
+        """Return the session's epoch, after learning the id that the server gave the session.
+
+        ``changes``: True if the call that follows may change the session.
+        """
         epoch = await self._session.begin()
         if not self._remote.names.server_id:
             await self._remote.open()

@@ -31,27 +31,29 @@ from haproc.engine.interface import TableState
 FORMAT: Final = 1
 BATCH_FILES: Final = 500
 BATCH_BYTES: Final = 8 << 30
-"""The most bytes per copy call of Spark, except for one larger file. Chosen: it takes minutes."""
+"""The most bytes that one call has Spark copy, except for one larger file. Chosen: it takes
+minutes."""
 OPERATION: Final = "HAPROC BACKUP"
-"""The operation's name in the history of a backup's table."""
+"""The name of a backup's commits in the history of a table in the backup (Delta's column
+`operation`)."""
 PLACE_CHARACTERS_MAX: Final = 500
-"""The longest path of a backup: a request to restore it is stored beside a cursor."""
+"""The most characters of a backup's path: a request to restore it is stored with a cursor."""
 _MANIFEST: Final = re.compile(r"manifest-(\d{20})\.json")
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[!-~]*|/[!-~]*")
 
 
 def is_place(text: str) -> bool:
-    """True if a text is an absolute path or URL, in characters that all storages accept."""
+    """True if a backup can be at this place: an absolute path or URL that all storages accept."""
     return len(text) <= PLACE_CHARACTERS_MAX and _URL.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class TableBackup:
-    """A table of a backup.
+    """One table in a backup, as the backup's manifest names it.
 
-    ``source``: the table and its state, see `CopyTable.source`. ``id`` and ``version``: Delta's
-    own, of the table in the backup. ``bytes``: the size of its ``files``. ``checksum``: of rows and
-    columns, as `haproc verify` computes it.
+    ``source``: the cluster's table and its state, see `CopyTable.source`. ``id`` and ``version``:
+    those that Delta has for the table in the backup. ``bytes``: the size of its ``files``.
+    ``checksum``: of rows and columns, as `haproc verify` computes it.
     """
 
     schema: str
@@ -66,11 +68,11 @@ class TableBackup:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return schema and name."""
+        """Return the table's schema and name."""
         return self.schema, self.name
 
     def table(self, place: str) -> CopyTable:
-        """Return the table in the backup."""
+        """Return this table as a source of copies; ``place``: the folder of the backup."""
         folder = folder_of(place, self.schema, self.name)
         return CopyTable(
             self.schema, self.name, folder, self.version, self.id, self.files, self.bytes
@@ -79,7 +81,10 @@ class TableBackup:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One backup. ``offset``: its place in the log. ``log``: the id of that log."""
+    """The description of one backup, which is stored with it.
+
+    ``offset``: the offset of the log to which its tables belong. ``log``: the id of that log.
+    """
 
     ring: str
     cluster: str
@@ -91,12 +96,12 @@ class Manifest:
     format: int = FORMAT
 
     def text(self) -> bytes:
-        """Return the manifest as JSON."""
+        """Return the manifest as the bytes of its JSON file."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     @classmethod
     def of(cls, text: bytes) -> Manifest:
-        """Return the manifest that a JSON text holds; raises ValueError for any other text."""
+        """Return the manifest in the bytes of a JSON file; raises ValueError for any other text."""
         try:
             found = msgspec.json.decode(text, type=cls)
         except msgspec.MsgspecError as error:
@@ -106,7 +111,7 @@ class Manifest:
         return found
 
     def inventory(self, place: str) -> Inventory:
-        """Return the inventory that a cluster has after a restore, with the backup's tables."""
+        """Return the objects that a cluster holds after a restore from the backup at ``place``."""
         tables = tuple(each.table(place) for each in self.tables)
         known = self.definitions
         return Inventory(known.schemas, known.views, known.functions, tables)
@@ -118,7 +123,7 @@ def manifest_name(offset: int) -> str:
 
 
 def manifest_offsets(names: Iterable[str]) -> list[int]:
-    """Return the offsets of the manifests among these file names, lowest first."""
+    """Return the offsets of the backups with these names of manifest files, lowest first."""
     found = (_MANIFEST.fullmatch(name) for name in names)
     return sorted(int(each[1]) for each in found if each is not None)
 
@@ -129,17 +134,17 @@ def folder_of(place: str, schema: str, name: str) -> str:
 
 
 def commit_name(version: int) -> str:
-    """Return the name of a Delta commit's file, below ``_delta_log``."""
+    """Return the name of a commit's file in the folder ``_delta_log`` of a Delta table."""
     return f"{version:020}.json"
 
 
 def state_of(table: CopyTable) -> TableState:
-    """Return the state of a cluster's table, for its checksum."""
+    """Return the table's name and version, from which its checksum is computed."""
     return TableState(catalog_name(*table.key), table.version)
 
 
 def id_of(table: CopyTable) -> str:
-    """Return Delta's id for a new backup table; it differs from the table's own id."""
+    """Return the Delta id of a new backup of ``table``; it differs from the id of ``table``."""
     text = hashlib.sha256(f"haproc backup of {table.id}".encode()).hexdigest()
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:32]))
 
@@ -180,9 +185,9 @@ def _domains(state: Sequence[Any]) -> list[str]:
 async def changes(
     new: AsyncIterator[Mapping[str, Any]], old: AsyncIterator[Mapping[str, Any]], at_ms: int
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield the actions that turn the files of one table state (old) into those of another (new).
+    """Yield Delta's actions that turn the files of an old table state into those of a new one.
 
-    ``new`` and ``old``: the ``add`` actions of the states, in the order of their paths.
+    ``new`` and ``old``: the ``add`` actions of the two states, in the order of their paths.
     """
     wanted, known = await anext(new, None), await anext(old, None)
     while wanted is not None or known is not None:
@@ -216,10 +221,10 @@ def _removed(add: Mapping[str, Any], at_ms: int) -> dict[str, Any]:
 
 
 def batches(adds: Iterable[Any], bytes_max: int = BATCH_BYTES) -> Iterator[list[str]]:
-    """Yield the paths of the files that ``add`` actions name, in groups for one copy call each.
+    """Yield groups of the paths of files, each group for one call that copies them.
 
-    ``bytes_max``: the most bytes of a group, except for one larger file. Raises EngineError if a
-    file lies outside the table.
+    ``adds``: the ``add`` actions that name the files. ``bytes_max``: the most bytes of a group,
+    except for one larger file. Raises EngineError if a file lies outside the table.
     """
     paths, size = list[str](), 0
     for file in files_of(adds):
@@ -233,7 +238,7 @@ def batches(adds: Iterable[Any], bytes_max: int = BATCH_BYTES) -> Iterator[list[
 
 
 def differences(manifest: Manifest, found: Inventory) -> list[str]:
-    """Return the differences between a cluster's definitions and those of a backup, as texts."""
+    """Return, as texts, what differs between a backup's definitions and a cluster's (``found``)."""
     wanted = manifest.definitions
     pairs = (
         ("schema", _names(wanted.schemas), _names(found.schemas)),

@@ -58,7 +58,7 @@ _OF_FRAME = protos.base.FetchErrorDetailsResponse.QueryContext.DATAFRAME
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """A failed call, read from its trailing metadata; ``link`` is None if Spark gave no error."""
+    """A failed call, as its gRPC status shows it; ``link`` is None if Spark named no error."""
 
     code: str
     message: str
@@ -68,7 +68,7 @@ class CallFailure:
 
     @property
     def refusal(self) -> tuple[str, str]:
-        """Return error class and rest of a refusal by HAProc's plugin; both empty if it is none."""
+        """Return class and text of a refusal by HAProc's plugin; two empty texts if it is none."""
         # The plugin cannot give an error class of its own: Spark's are a closed list.
         link, (error_class, found, rest) = self.link, self.message.partition(": ")
         is_ours = link is not None and not link.error_class and link.java_classes[:1] == _OF_PLUGIN
@@ -76,7 +76,7 @@ class CallFailure:
 
     @property
     def wants_details(self) -> bool:
-        """True if fetching the whole error would add something."""
+        """True if the server knows more about the error than this, and HAProc needs it."""
         if self.link is None or not self.error_id or self.refusal[0]:
             return False
         cut = len(self.message) >= _MESSAGE_CUT_AT
@@ -85,7 +85,7 @@ class CallFailure:
         return kind_of_chain([self.link]) is ErrorKind.APPLICATION
 
     def error(self) -> EngineError:
-        """Return the error as far as it is known without its causes."""
+        """Return the error as the failed call shows it. It does not ask the server for causes."""
         if self.link is None:
             kind = kind_of_code(self.code)
             message = self.message or "no word about what went wrong"
@@ -105,14 +105,14 @@ class CallFailure:
 
 
 def relayed(error: grpc.aio.AioRpcError) -> RelayedError:
-    """Return a failed call in the form for clients that receive Spark's own error."""
+    """Return a failed call as a RelayedError, which gives clients the server's error unchanged."""
     failed = decode(error)
     packed = next((v for k, v in error.trailing_metadata() or () if k == _DETAILS), b"")
     return RelayedError(failed.error(), failed.code, failed.message, bytes(packed))
 
 
 def decode(error: grpc.aio.AioRpcError) -> CallFailure:
-    """Return a failed call's code, and the error in its trailing metadata."""
+    """Return the failed call's gRPC code, and the error of Spark in its trailing metadata."""
     code = error.code().name
     message = error.details() or ""
     for key, value in error.trailing_metadata() or ():
@@ -151,7 +151,10 @@ def _with_info(code: str, message: str, metadata: dict[str, str]) -> CallFailure
 
 
 def error_with_details(failure: CallFailure, response: Any) -> EngineError:
-    """Return the error of a failure, with the details of a FetchErrorDetailsResponse."""
+    """Return the error of a failed call, with the causes in a FetchErrorDetailsResponse.
+
+    ``response``: the server's answer.
+    """
     if not response.HasField("root_error_idx") or failure.link is None:
         return failure.error()
     chain, described = [failure.link], [failure.details]
@@ -214,7 +217,11 @@ def _merged(first: Link, second: Link) -> Link:
 
 
 def _shown(chain: list[Link]) -> int:
-    """Return the index of the client's error: the first one with a class, deciding ones first."""
+    """Return the index of the error in ``chain`` that the client gets.
+
+    That is the first one with an error class whose verdict decides; else the first one with an
+    error class; else the outermost.
+    """
     named = [at for at, link in enumerate(chain) if link.error_class]
     return next((at for at in named if not needs_causes(chain[at])), named[0] if named else 0)
 
@@ -225,22 +232,23 @@ def _shown(chain: list[Link]) -> int:
 _SERVICE = "/spark.connect.SparkConnectService/"
 _KIND = {"ExecutePlan": "unary_stream", "AddArtifacts": "stream_unary"}
 _CONNECT_TIMEOUT_MS = 5000
-"""For one attempt (gRPC's name misleads); 100 ms were too few for a server just started."""
+"""The time limit of one attempt to connect (gRPC's name for the option misleads). 100 ms were too
+few for a server just started."""
 _LAST_CALLS_TIMEOUT_S = 1.0
 """The time for unfinished interrupts when the connection closes. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Bounds and deadlines of a connection."""
+    """Limits of the connection to a Spark server: sizes and times."""
 
     message_bytes_max: int = 128 * 1024 * 1024
     """The largest message in either direction: Spark's own default."""
     control_timeout_s: float = 10.0
-    """For calls that run no statement: interrupts, states, error details. Chosen."""
+    """The deadline of calls that run no statement: interrupts, states, error details. Chosen."""
     small_statement_timeout_s: float = 60.0
-    """For statements of HAProc's own (USE, a table's columns) and settings: a cold server on a busy
-    machine took over 10 s for the first call of a session."""
+    """The deadline of HAProc's own small statements (USE, a table's columns) and of settings: a
+    cold server on a busy machine took over 10 s for the first call of a session."""
     keepalive_interval_s: float = 10.0
     """The interval of pings during a call. The server accepts them because it sends progress
     reports (every 2 s). Chosen, not measured."""
@@ -257,11 +265,12 @@ class EngineLimits:
     tables_at_once: int = 4
     """The number of tables with histories that are read at the same time."""
     session_touch_interval_s: float = 600.0
-    """The interval of calls that keep idle sessions; the server drops them after an hour."""
+    """The interval of calls in idle sessions, which keep them: the server drops a session after an
+    hour without a call."""
 
 
 class Channel:
-    """The calls of one server, with its token on each of them."""
+    """The connection to one Spark server: makes its calls, and sends the token with each."""
 
     def __init__(self, address: EngineAddress, limits: EngineLimits) -> None:
         self.limits = limits
@@ -299,7 +308,7 @@ class Channel:
         }
 
     def execute(self, request: bytes, timeout_s: float) -> Any:
-        """Start ExecutePlan; the returned call yields the messages (None: not readable).
+        """Start ExecutePlan; return the call, which yields messages (None for an unreadable one).
 
         Raises EngineError for a request that is larger than servers take.
         """
@@ -316,16 +325,16 @@ class Channel:
         return started
 
     async def unary(self, name: str, request: Any, timeout_s: float) -> Any:
-        """Make a call with one answer; returns None if the answer is not readable.
+        """Make a call with one answer; return the answer, or None if it is not readable.
 
-        Raises grpc.aio.AioRpcError.
+        Raises grpc.aio.AioRpcError if the call fails.
         """
         data = request.SerializeToString()
         self.check_bytes(len(data))
         return await self._unary[name](data, timeout=timeout_s, metadata=self._metadata)
 
     def relay(self, name: str) -> Any:
-        """Return the call of this name, which takes and gives bytes."""
+        """Return the gRPC call of this name; its requests and answers are bytes, not parsed."""
         if name not in self._raw:
             make = getattr(self._channel, _KIND.get(name, "unary_unary"))
             self._raw[name] = make(_SERVICE + name)

@@ -17,7 +17,10 @@ class Newest:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of a table. ``user``: empty if Delta has none; ``note``: its user metadata."""
+    """A commit in the history of a Delta table.
+
+    ``user``: empty if Delta has none; ``note``: the commit's user metadata.
+    """
 
     version: int
     at_ms: int
@@ -28,12 +31,12 @@ class Commit:
 
 
 class Histories(Protocol):
-    """The commits of one cluster's tables. Methods raise EngineError."""
+    """Reads the commits of one cluster's tables. Methods raise EngineError."""
 
     async def newest(self) -> Mapping[str, Newest]:
-        """Return the newest commit of each Delta table in Spark's own catalog, by its full name."""
+        """Return, by full name, the newest commit of each Delta table in Spark's own catalog."""
         ...
 
     async def commits(self, table: str, count: int) -> Sequence[Commit]:
-        """Return a table's ``count`` newest commits, newest first; none if it does not exist."""
+        """Return a table's ``count`` newest commits, newest first; empty if it does not exist."""
         ...

@@ -1,4 +1,4 @@
-"""Server-side sessions: their settings, and the restoring of new ones."""
+"""Spark's sessions on the server: their settings, and the restoring of new ones."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _base = protos.base
 
 
 class FreshSession:
-    """Implements Fresh."""
+    """Restores content into a new Spark session; implements Fresh."""
 
     def __init__(self, remote: RemoteSession, session: ConfiguredSession) -> None:
         self._remote = remote
         self._session = session
 
     async def configure(self, settings: Settings) -> None:
-        """See Fresh."""
+        """Give the session exactly these settings, in one round trip; none if it has them."""
         await self._session.ensure(settings, None)
 
     async def run_change(self, statement: Statement, *, timeout_s: float) -> None:
-        """See Fresh."""
+        """Run a statement that changes the content of the session."""
         self._session.touched()
         plan = await plan_bytes(statement)
         responses = self._remote.execute(plan, str(uuid.uuid4()), timeout_s)
@@ -48,11 +48,11 @@ class FreshSession:
                 pass
 
     async def columns(self, sql: str) -> list[Column]:
-        """See Fresh."""
+        """Return a query's columns without running it."""
         return columns_of(await self._remote.schema(sql_relation(sql)))
 
     async def add_files(self, files: Sequence[SessionFile]) -> None:
-        """See Fresh."""
+        """Add files to the session, in one call."""
         call = self._remote.channel.relay("AddArtifacts")
         names = self._remote.names
 
@@ -106,19 +106,20 @@ def _fill(chunk: Any, data: bytes) -> None:
 
 
 Defaults = Callable[[Sequence[str]], Awaitable[Mapping[str, str | None]]]
-"""Returns the values that settings have in a session in which they were never changed."""
+"""Takes names of settings; returns the values that they have in a session which never changed
+them."""
 
 _HOME: Final = "USE `spark_catalog`.`default`"
 _HOME_BY: Final = {
     "spark.sql.defaultCatalog": "spark_catalog",
     "spark.sql.catalog.spark_catalog.defaultDatabase": "default",
 }
-"""Settings that decide the first catalog and schema of a session, with their default values. No
-client may set them. Reading them takes a tenth of the time of a USE."""
+"""The settings that decide in which catalog and schema a session begins, with their default values.
+No client may set them. Reading them takes a tenth of the time of a USE."""
 
 
 class ConfiguredSession:
-    """Keeps a session's settings at those that the next statement needs."""
+    """Gives a Spark session the settings that its next statement needs."""
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class ConfiguredSession:
         self._is_new = True
 
     def forget(self, *, session_is_new: bool) -> None:
-        """Treat the settings as unknown. A new session has no settings to reset."""
+        """Treat the session's settings as unknown. A new session has none that must be reset."""
         attempted = confs.Change()
         self._in_force = (
             confs.InForce() if session_is_new else confs.unknown_after(self._in_force, attempted)
@@ -145,11 +146,11 @@ class ConfiguredSession:
         self._is_new = session_is_new
 
     def touched(self) -> None:
-        """Note that a call has used the session."""
+        """Record that the session is not new any more: a call has used it."""
         self._is_new = False
 
     async def ensure(self, settings: Settings, marker: TransactionMarker | None) -> None:
-        """Put exactly these settings and this transaction marker in force; raises EngineError."""
+        """Give the session exactly these settings and this marker; raises EngineError."""
         want = confs.wanted(settings, marker, self._pool, self._paths)
         change = confs.change(self._in_force, want)
         if client_confs := [key for key in change.unsets if key not in confs.MARKER_CONFS]:
@@ -178,7 +179,7 @@ class ConfiguredSession:
         self._used = use
 
     async def _begin_at_home(self) -> None:
-        """Send the USE only if a new session does not begin in the default catalog and schema."""
+        """Send the USE of the default catalog and schema, unless a new session begins there."""
         begins = await self.remote.get_confs_if_any(list(_HOME_BY))
         if any((begins.get(key) or home) != home for key, home in _HOME_BY.items()):
             await self._run(_HOME)

@@ -14,14 +14,14 @@ from haproc.engine.interface import Settings, TransactionMarker
 
 
 POOL: Final = "spark.scheduler.pool"
-"""A session setting that Spark's scheduler reads, too."""
+"""The session setting that chooses the pool of Spark's scheduler."""
 
 
 _USERS: Final = "user/"
 CHECKS_POOL: Final = "checks"
-"""The pool of verifications, which read whole tables."""
+"""The pool of Spark's scheduler for verifications, which read whole tables."""
 READING_POOL: Final = "reading"
-"""The pool of plan readings: they run no tasks."""
+"""The pool of Spark's scheduler for plan readings: they run no tasks."""
 
 
 def pool_of(user: str) -> str:
@@ -35,12 +35,12 @@ def pool_of(user: str) -> str:
 
 
 def is_users(pool: str) -> bool:
-    """True if a pool belongs to a user's queries."""
+    """True if a pool of Spark's scheduler is for one user's queries."""
     return pool.startswith(_USERS)
 
 
 def pool_of_lane(index: int) -> str:
-    """Return the pool of the writes that a lane applies.
+    """Return the pool of Spark's scheduler for the writes that a lane applies.
 
     Each lane has its own, so that no write waits for the tasks of a longer write in another lane.
     """
@@ -48,7 +48,7 @@ def pool_of_lane(index: int) -> str:
 
 
 def pool_of_rows(user: str) -> str:
-    """Return the pool of the queries that compute the rows of a user's writes."""
+    """Return the pool of Spark's scheduler for queries that compute the rows of a user's writes."""
     return f"rows/{user}"
 
 
@@ -65,7 +65,8 @@ _PART = re.compile(r"`(?:[^`]|``)*`|[^.`]+")
 TIME_ZONE = "spark.sql.session.timeZone"
 ANSI = "spark.sql.ansi.enabled"
 _CACHED = "spark.sql.haproc.cached"
-"""With it a session uses the tables that clients cached: haproc/spark/CacheIdentity.java."""
+"""A session with this setting finds the tables that clients cached:
+haproc/spark/CacheIdentity.java."""
 _GUARDED = "spark.sql.haproc.guarded"
 """With this setting a session changes nothing but itself: haproc/spark/Guard.java. Its value is the
 list of path prefixes of the files that statements may name: haproc/spark/Files.java."""
@@ -78,9 +79,10 @@ _OWN = frozenset({*MARKER_CONFS, POOL, _CACHED, _GUARDED})
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Settings to set and names to reset; all may be empty.
+    """The calls that change a session's settings: what they set, unset and reset.
 
-    ``resets`` is set like ``sets``, but a refusal is ignored: it may name a setting refused before.
+    ``sets``: names with new values. ``unsets``: names that lose their value. ``resets``: names with
+    the server's defaults; if Spark refuses one of these, that is ignored.
     """
 
     sets: tuple[tuple[str, str], ...] = ()
@@ -90,9 +92,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """The settings that a session has received so far.
+    """The settings that a session has in Spark, as far as HAProc knows.
 
-    ``confs`` is None while they are unknown; ``possible`` names all that may have been set.
+    ``confs``: names and values; None if they are unknown. ``possible``: if they are unknown, the
+    names that may have a value.
     """
 
     confs: Mapping[str, str] | None = None
@@ -125,7 +128,7 @@ def wanted(
 
 
 def user_metadata(marker: TransactionMarker) -> str:
-    """Return the commit's note for a transaction marker; SQL can read the note, not the marker."""
+    """Return the note for a commit with this marker: SQL can read the note, not the marker."""
     return f"haproc:{marker.application}:{marker.version}"
 
 
@@ -133,19 +136,22 @@ _NOTE: Final = re.compile("haproc:(.*):([0-9]+)", re.DOTALL)
 
 
 def mark_in(note: str) -> tuple[str, int] | None:
-    """Return application and version of the transaction marker in a note; None: no marker."""
+    """Return application and version of the transaction marker that a commit's note names.
+
+    None if the note names no marker.
+    """
     found = _NOTE.fullmatch(note)
     return None if found is None else (found[1], int(found[2]))
 
 
 def version_in(note: str, application: str) -> int | None:
-    """Return the version of the transaction marker in a commit's note, if of this application."""
+    """Return the version of the marker in a commit's note; None if it is not of ``application``."""
     marker = mark_in(note)
     return marker[1] if marker is not None and marker[0] == application else None
 
 
 def change(in_force: InForce, want: Mapping[str, str]) -> Change:
-    """Return the changes after which exactly the wanted settings are in force."""
+    """Return the changes that give a session exactly the settings ``want``."""
     known = in_force.confs
     sets = tuple((k, v) for k, v in sorted(want.items()) if known is None or known.get(k) != v)
     stale = in_force.possible if known is None else known.keys()
@@ -153,7 +159,7 @@ def change(in_force: InForce, want: Mapping[str, str]) -> Change:
 
 
 def resolved(wanted_change: Change, defaults: Mapping[str, str | None]) -> Change:
-    """Return the change that sets the server's defaults instead of unsetting settings."""
+    """Return the change with the server's default, if it has one, for each setting to unset."""
     back = {key: defaults.get(key) for key in wanted_change.unsets}
     return Change(
         wanted_change.sets,
@@ -163,7 +169,7 @@ def resolved(wanted_change: Change, defaults: Mapping[str, str | None]) -> Chang
 
 
 def unknown_after(in_force: InForce, attempted: Change) -> InForce:
-    """Return the settings in force after a change with an unknown outcome."""
+    """Return what is known of a session's settings when the outcome of a change is unknown."""
     known = in_force.confs.keys() if in_force.confs is not None else frozenset()
     return InForce(
         None, in_force.possible | frozenset(known) | frozenset(key for key, _ in attempted.sets)
@@ -171,7 +177,7 @@ def unknown_after(in_force: InForce, attempted: Change) -> InForce:
 
 
 def use_statement(settings: Settings) -> str:
-    """Return the statement that makes the settings' catalog and schema the current ones."""
+    """Return the USE statement for the catalog and schema in ``settings``."""
     return f"USE {quoted(settings.catalog)}.{quoted_path(settings.schema)}"
 
 
@@ -181,16 +187,16 @@ def quoted(name: str) -> str:
 
 
 def parts_of(name: str) -> list[str]:
-    """Return the parts of a full name in an operation, without quotes."""
+    """Return the parts of a full name, without the backquotes that operations may have."""
     found = _PART.findall(name)
     return [p[1:-1].replace("``", "`") if p.startswith("`") else p for p in found]
 
 
 def quoted_name(name: str) -> str:
-    """Return a full name in an operation as SQL."""
+    """Return a full name as SQL has it, with each part in backquotes."""
     return ".".join(quoted(part) for part in parts_of(name))
 
 
 def quoted_path(path: str) -> str:
-    """Return a schema's name quoted; dots separate its levels."""
+    """Return a schema's name as SQL, each of its levels in backquotes; dots separate the levels."""
     return ".".join(quoted(part) for part in path.split("."))

@@ -27,16 +27,16 @@ from haproc.engine.statement import table_relation
 from haproc.engine.table import SparkHistories, columns_of, last_version, rows_in_turn
 
 _PROBE = "SELECT count(*) AS n FROM range(0, 2, 1, 1)"
-"""Runs a job with one task, so a driver without executors does not pass."""
+"""The probe's statement. Its job has one task, so a driver without executors cannot answer it."""
 _ATTEMPTS_MAX = 3
 _CONNECT_S = 1.0
 _CHECKS = "haproc/checks"
-"""The key of the session for verifications; a slash is in no client's id."""
+"""The key of the session for verifications; it has a slash, which no client's id has."""
 _Result = TypeVar("_Result")
 
 
 class SparkConnectEngine:
-    """Implements Engine; made in a running event loop.
+    """Implements Engine over Spark Connect; must be made in a running event loop.
 
     ``paths``: the folders of the files that users' statements may name.
     """
@@ -64,7 +64,7 @@ class SparkConnectEngine:
         self._touching: asyncio.Task[None] | None = None
 
     async def probe(self, *, timeout_s: float) -> None:
-        """See Engine."""
+        """Run a statement through driver and executors; EngineError if it fails."""
         try:
             await self._in_own_session(lambda own: self._probe(own, timeout_s))
         except EngineError as error:
@@ -82,7 +82,7 @@ class SparkConnectEngine:
             await rows_in_turn(own, _PROBE, timeout_s)
 
     async def _refuses(self) -> bool:
-        """True if nothing listens at the address; gRPC's errors do not show the difference."""
+        """True if the server refuses connections; gRPC's own errors do not show that."""
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, writer = await asyncio.open_connection(self._address.host, self._address.port)
@@ -94,7 +94,7 @@ class SparkConnectEngine:
         return False
 
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> SparkSession:
-        """See Engine."""
+        """Return the session of this key; ``restore`` and ``pool`` matter only if it is new."""
         known = self._sessions.get(key)
         if known is None:
 
@@ -109,7 +109,7 @@ class SparkConnectEngine:
         return known
 
     def lane(self, index: int, authorise: Authorise = anybody) -> SparkLane:
-        """Return the applier's lane of this index; the first call sets ``authorise``."""
+        """Return the applier's lane of this index; only the first call's ``authorise`` is used."""
         if index not in self._lanes:
             remote = RemoteSession(
                 self._channel,
@@ -129,17 +129,17 @@ class SparkConnectEngine:
         return columns_of(schema)
 
     async def plain_columns(self, table: str) -> Sequence[Column] | None:
-        """See Engine."""
+        """Return a table's columns if it is a Delta table that stores rows exactly as given."""
         return await self._in_own_session(lambda own: objects.plain_columns(own, table))
 
     # -- the objects on the cluster --------------------------------------------------------
 
     async def storage(self, known: str) -> str:
-        """See Engine."""
+        """Return the storage id, which is in a file in the cluster's storage."""
         return await self._in_own_session(lambda own: self._marker.find(own, known))
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
-        """See Engine."""
+        """Return, by table, the highest version in the transaction markers of ``application``."""
         found = await self._of_each(tables, lambda own, name: self._offset(own, name, application))
         if None in found.values():
             await self.probe(timeout_s=self._limits.small_statement_timeout_s)
@@ -157,24 +157,24 @@ class SparkConnectEngine:
         return None
 
     async def check_tables(self, tables: Sequence[str]) -> None:
-        """See Engine."""
+        """Raise EngineError if the storage is away, or a table exists but is unreadable."""
         await self.probe(timeout_s=self._limits.small_statement_timeout_s)
         await self._of_each(tables, objects.check_readable)
 
     async def object_fingerprint(self, named: Sequence[Named]) -> str:
-        """See Engine."""
+        """Return the fingerprint of the objects: a text that changes when any of them changes."""
         return await self._in_own_session(lambda own: objects.fingerprint(own, self._marker, named))
 
     async def keeps_marks(self, table: str) -> bool:
-        """See Engine."""
+        """True if the name is that of a Delta table, which can keep transaction markers."""
         return await self._in_own_session(lambda own: objects.is_delta(own, table))
 
     async def default_place(self, table: str) -> str:
-        """See Engine."""
+        """Return the folder that a managed table of this name would get; empty if unknown."""
         return await self._in_own_session(lambda own: objects.default_place(own, table))
 
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
-        """See Engine."""
+        """Return the server's versions, and the settings of a fresh session on it."""
         fresh = RemoteSession(self._channel, lambda _: uuid.uuid4())
         try:
             return await settings_of_results(fresh, names)
@@ -184,7 +184,7 @@ class SparkConnectEngine:
     async def _of_each(
         self, tables: Sequence[str], read: Callable[[RemoteSession, str], Awaitable[_Result]]
     ) -> Mapping[str, _Result]:
-        """Ask the same about several tables, ``tables_at_once`` at a time."""
+        """Call ``read`` for each table, a few at a time; return the results by table."""
         permits = asyncio.Semaphore(self._limits.tables_at_once)
 
         async def one(table: str) -> _Result:
@@ -198,15 +198,15 @@ class SparkConnectEngine:
     # -- content, for verifications --------------------------------------------------------
 
     async def staged(self) -> Collection[str]:
-        """See Engine."""
+        """Return the full names of the existing staging tables; raises EngineError."""
         return await self._in_own_session(objects.staged)
 
     def copies(self, lane: Lane | None = None) -> SparkCopies:
-        """See Engine."""
+        """Return the object that reads copies of tables, and with a ``lane`` also writes them."""
         return SparkCopies(self._in_own_session if lane is None else lane.guarded)
 
     def histories(self) -> SparkHistories:
-        """See Engine."""
+        """Return the object that reads the histories of the cluster's tables."""
         return SparkHistories(self._in_own_session, self.object_fingerprint)
 
     async def table_states(self) -> Sequence[TableState]:
@@ -239,7 +239,7 @@ class SparkConnectEngine:
         return await self._in_own_session(lambda own: own.get_confs_if_any(keys))
 
     async def _in_own_session(self, call: Callable[[RemoteSession], Awaitable[_Result]]) -> _Result:
-        """Make a call that depends on no session state; repeat it if the session was lost."""
+        """Call ``call`` with HAProc's own session; again if Spark had lost that session."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             epoch = self._own.epoch
             try:

@@ -1,4 +1,4 @@
-"""The data that a cluster gives and takes when its tables are copied.
+"""The data that pass from a donor to another cluster when that one copies tables.
 
 A table is its files and the newest state of its Delta log. So a copy has exactly the donor's rows,
 columns and properties, and Spark computes nothing. The plugin in the server reads and writes
@@ -29,13 +29,14 @@ CHUNK_BYTES: Final = 4 << 20
 """The bytes of a file that one call reads or writes. A HAProc holds up to six such chunks for each
 file that is copied at once: 100 MiB. Chosen."""
 LINES_BYTES_MAX: Final = 8 << 20
-"""The largest commit in memory; a larger one is built in a file."""
+"""The largest commit that HAProc builds in memory; it builds a larger one in a file."""
 COMMIT: Final = "_delta_log/00000000000000000001.json"
-"""The commit that makes a copy of an empty table."""
+"""The file of the commit that turns an empty table into a copy."""
 OPERATION: Final = "HAPROC COPY"
-"""The operation's name in a table's history, for the commit that makes a copy."""
+"""The name of the commit that makes a copy, in the history of the copied table (Delta's column
+`operation`)."""
 _NOT_COPIED: Final = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits"})
-"""Delta's features for tables with commits outside of their folder."""
+"""Delta features of tables that cannot be copied: their commits are not in the table's folder."""
 _Z85: Final = (
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 )
@@ -47,7 +48,10 @@ _UUID_CHARACTERS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class CopyTable:
-    """The state of a Delta table. ``id``: Delta's id of it; ``bytes``: the size of its files."""
+    """A Delta table in the state that is copied.
+
+    ``id``: Delta's id of the table; ``bytes``: the size of its files.
+    """
 
     schema: str
     name: str
@@ -57,28 +61,30 @@ class CopyTable:
     files: int
     bytes: int
     request: int = 0
-    """The request that the copy serves. A copy for one request is not kept for the next one."""
+    """The number of the request for a copy. What was copied for one request is not kept for
+    another."""
     marker: int = -1
-    """The copy offset: the offset of the record at which the donor noted this state."""
+    """The copy offset: the offset of the record in the log at which the donor recorded this
+    state."""
 
     @property
     def full_name(self) -> str:
-        """Return schema and name with a dot between."""
+        """Return the table's schema and name with a dot between."""
         return f"{self.schema}.{self.name}"
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return schema and name."""
+        """Return the table's schema and name."""
         return self.schema, self.name
 
     @property
     def source(self) -> str:
-        """Return a text that is unique for this state of this table, and for the request."""
+        """Return a text that names this table, this state of it, and the request for its copy."""
         state = f"{self.id}@{self.version}"
         return f"{state} for {self.request} at {self.marker}" if self.request else state
 
     def is_kept(self, begun: Begun) -> bool:
-        """True if a copy that was begun has this state, so that it can be continued.
+        """True if a copy that an earlier attempt began has this state: it can be continued.
 
         All clusters hold the same rows at a record. So a finished copy as of the same record is
         right, too, whichever cluster it is from.
@@ -93,7 +99,7 @@ class CopyTable:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Everything that a cluster holds. Definitions are JSON, in the plugin's form.
+    """All schemas, tables, views and functions of a cluster; definitions are the plugin's JSON.
 
     ``others``: names of objects that cannot be copied, and the reasons.
     """
@@ -107,9 +113,10 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class CopyFile:
-    """A file of a table. ``path``: below the table's folder, as in Delta's log.
+    """A data file of a Delta table.
 
-    ``size`` is None if the log does not contain it.
+    ``path``: below the table's folder, as in Delta's log. ``size`` is None if Delta's log does not
+    contain it.
     """
 
     path: str
@@ -118,7 +125,10 @@ class CopyFile:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A begun copy of a table. ``source``: its `CopyTable.source`; ``done``: it is finished."""
+    """A copy of a table that was begun.
+
+    ``source``: the `CopyTable.source` of that copy. ``done``: True if it is finished.
+    """
 
     source: str
     done: bool
@@ -126,7 +136,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The target of a copy: the table's folder, its Delta id, the sizes of the files there."""
+    """The table that becomes a copy: its folder, its Delta id, the sizes of its files so far."""
 
     location: str
     id: str
@@ -134,7 +144,7 @@ class Place:
 
 
 def catalog_name(*parts: str) -> str:
-    """Return the full name of an object in Spark's own catalog, as SQL has it."""
+    """Return the full name, as SQL has it, of an object in Spark's own catalog."""
     return ".".join(("spark_catalog", *map(quote_name, parts)))
 
 
@@ -156,22 +166,25 @@ def located(location: str, prefixes: Iterable[tuple[str, str]]) -> str:
 
 
 class Copies(Protocol):
-    """The reading and writing of copies on one cluster. Methods raise EngineError."""
+    """Reads and writes copies of tables on one cluster. Methods raise EngineError."""
 
     async def inventory(self) -> Inventory:
-        """Return all that the cluster holds now."""
+        """Return all objects that the cluster holds now."""
         ...
 
     async def state(self, table: CopyTable) -> Sequence[Json]:
-        """Return the actions of a table's state, without those of its files."""
+        """Return Delta's actions that make up the table's state, without those that name files."""
         ...
 
     async def files(self, table: CopyTable, after: str) -> Sequence[Json]:
-        """Return the next ``add`` actions behind a path, in path order; empty at the end."""
+        """Return the next ``add`` actions (one for each file) of a table, in the order of paths.
+
+        ``after``: the last path that was returned before. Empty: no file is left.
+        """
         ...
 
     async def table(self, schema: str, name: str, location: str) -> CopyTable | None:
-        """Return the Delta table in a folder (None: there is none), also if no catalog has it."""
+        """Return the Delta table in a folder, even if no catalog has it; None if there is none."""
         ...
 
     async def names(self, location: str) -> Mapping[str, int]:
@@ -192,17 +205,17 @@ class Copies(Protocol):
         ...
 
     async def begun(self, tables: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Begun]:
-        """Return the copies that were begun under these names."""
+        """Return the copies that earlier attempts began, by schema and name of the table."""
         ...
 
     async def clear(
         self, keep: Iterable[tuple[str, str]], only: Collection[tuple[str, str]] | None = None
     ) -> None:
-        """Drop everything on the cluster, or ``only`` these tables, except those in ``keep``."""
+        """Drop everything on the cluster, or ``only`` these tables; never what is in ``keep``."""
         ...
 
     async def define(self, what: str, definition: Mapping[str, Json]) -> None:
-        """Create a ``schema``, ``view`` or ``function``, as ``what`` says."""
+        """Create a schema, view or function; ``what``: ``schema``, ``view`` or ``function``."""
         ...
 
     async def begin(self, table: CopyTable) -> Place:
@@ -219,7 +232,7 @@ class Copies(Protocol):
 
 
 def files_of(adds: Iterable[Any]) -> list[CopyFile]:
-    """Return the files that ``add`` actions name; EngineError if they lie outside the table."""
+    """Return the files that ``add`` actions name; EngineError if one lies outside the table."""
     found: dict[str, CopyFile] = {}
     for add in adds:
         path = str(add["path"])
@@ -264,7 +277,7 @@ def commit(
     marker: int,
     at_ms: int,
 ) -> list[bytes]:
-    """Return the lines of the commit that makes files a table, without the ``add`` actions.
+    """Return the lines of the commit that turns copied files into a table, but no ``add`` lines.
 
     ``table_id``: Delta's id of the copy. ``application`` and ``marker``: the transaction marker; it
     says that the table contains everything below the copy's record.
@@ -319,7 +332,7 @@ async def put_all(put: Callable[[int, bytes, bool], Awaitable[int]], file: IO[by
 
 
 def line_of(action: object) -> bytes:
-    """Return an action as a line of Delta's log."""
+    """Return one of Delta's actions as a line of a table's Delta log."""
     return json.dumps(action, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 

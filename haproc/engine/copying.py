@@ -30,9 +30,11 @@ _PUT: Final = "haproc/put"
 _Packed: Final = type(protos.relations.Relation().extension)
 _TIMEOUT_S: Final = 600.0
 _TRANSFER_TIMEOUT_S: Final = 3600.0
-"""The time for `haproc.engine.backups.BATCH_BYTES`, or one larger file. Chosen."""
+"""The time limit of one transfer of `haproc.engine.backups.BATCH_BYTES`, or of one larger file.
+Chosen."""
 _SOURCE: Final = "haproc.copy"
-"""The property of the empty table that holds the `CopyTable.source`."""
+"""The name of a table property: an empty table that becomes a copy has its `CopyTable.source`
+there."""
 _OUTSIDE_TABLE: Final = "path LIKE '%:%' OR deletionVector.storageType = 'p'"
 """A condition for files that may lie outside of their table, as those of a clone do."""
 
@@ -49,7 +51,7 @@ class SparkCopies:
         self._ask = ask
 
     async def inventory(self) -> Inventory:
-        """See Copies."""
+        """Return all objects that the cluster holds now."""
         confs = await self._ask(lambda own: own.confs_below(CATALOG_CONFS))
         answer = await self._json({"do": "inventory"})
         tables = [CopyTable(**each) for each in answer["tables"]]
@@ -65,7 +67,7 @@ class SparkCopies:
         )
 
     async def state(self, table: CopyTable) -> Sequence[Json]:
-        """See Copies."""
+        """Return Delta's actions that make up the table's state, without those that name files."""
         answer = await self._json(_at("state", table))
         actions = answer["actions"]
         ids = [each["metaData"]["id"] for each in actions if "metaData" in each]
@@ -84,12 +86,15 @@ class SparkCopies:
         files_of(await self._files(table, _OUTSIDE_TABLE))
 
     async def files(self, table: CopyTable, after: str) -> Sequence[Json]:
-        """See Copies."""
+        """Return the next ``add`` actions (one for each file) of a table, in the order of paths."""
         behind = after.replace("\\", "\\\\").replace("'", "\\'")
         return await self._files(table, f"path > '{behind}'")
 
     async def _files(self, table: CopyTable, condition: str) -> list[dict[str, Any]]:
-        """Return the first ``add`` actions that meet a condition, in the order of paths."""
+        """Return the first FILES_AT_ONCE ``add`` actions that meet a condition, in path order.
+
+        ``condition``: in SQL.
+        """
         plan = protos.base.Plan()
         limit = plan.root.limit
         limit.limit = FILES_AT_ONCE
@@ -110,19 +115,19 @@ class SparkCopies:
         return [_tidy(json.loads(row["file"])) for row in rows]
 
     async def table(self, schema: str, name: str, location: str) -> CopyTable | None:
-        """See Copies."""
+        """Return the Delta table in a folder, even if no catalog has it; None if there is none."""
         answer = await self._json({"do": "table", "location": location})
         return CopyTable(schema, name, **answer) if answer else None
 
     async def names(self, location: str) -> Mapping[str, int]:
-        """See Copies."""
+        """Return the names and sizes of the files directly in a folder."""
         answer: Mapping[str, int] = await self._json(
             {"do": "list", "location": location, "flat": True}
         )
         return answer
 
     async def transfer(self, source: str, target: str, paths: Sequence[str]) -> tuple[int, int]:
-        """See Copies."""
+        """Copy files between folders; return the number of missing files, and their bytes."""
         asked: dict[str, Json] = {"from": source, "to": target, "paths": [*paths]}
         answer = await self._json({"do": "transfer", **asked}, _TRANSFER_TIMEOUT_S)
         return int(answer["files"]), int(answer["bytes"])
@@ -130,7 +135,7 @@ class SparkCopies:
     async def read_file_part(
         self, location: str, path: str, offset: int, length: int
     ) -> tuple[int, bytes]:
-        """See Copies."""
+        """Return a file's size, and ``length`` of its bytes from ``offset`` on."""
         asked: dict[str, Json] = {"do": "read", "location": location, "path": path}
         plan = plugin_plan(
             _COPY, json.dumps({**asked, "offset": offset, "length": length}).encode()
@@ -140,7 +145,7 @@ class SparkCopies:
         return int(size), b"".join(parts)
 
     async def begun(self, tables: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Begun]:
-        """See Copies."""
+        """Return the copies that earlier attempts began, by schema and name of the table."""
         found = {}
         for key in tables:
             try:
@@ -160,7 +165,7 @@ class SparkCopies:
     async def clear(
         self, keep: Iterable[tuple[str, str]], only: Collection[tuple[str, str]] | None = None
     ) -> None:
-        """See Copies."""
+        """Drop everything on the cluster, or ``only`` these tables; never what is in ``keep``."""
         if only is not None:
             for key in set(only) - set(keep):
                 await self._rows(f"DROP TABLE IF EXISTS {catalog_name(*key)}")
@@ -179,11 +184,11 @@ class SparkCopies:
                 await self._rows(f"DROP {what} IF EXISTS {catalog_name(schema, name)}")
 
     async def define(self, what: str, definition: Mapping[str, Json]) -> None:
-        """See Copies."""
+        """Create a schema, view or function; ``what``: ``schema``, ``view`` or ``function``."""
         await self._json({"do": "define", what: dict(definition)})
 
     async def begin(self, table: CopyTable) -> Place:
-        """See Copies."""
+        """Create an empty table for a copy, or find the one that was created before."""
         name = catalog_name(*table.key)
         await self._rows(
             f"CREATE TABLE IF NOT EXISTS {name} (haproc_copy INT) USING delta "
@@ -195,7 +200,7 @@ class SparkCopies:
         return Place(location, str(detail["id"]), sizes)
 
     async def put(self, location: str, path: str, offset: int, data: bytes, *, last: bool) -> int:
-        """See Copies."""
+        """Write bytes of a file; return its size so far."""
         header = {"location": location, "path": path, "offset": offset, "last": last}
         head = json.dumps(header).encode()
         # In pieces: each nested message, and its bytes, would be one more copy of the data.
@@ -210,7 +215,7 @@ class SparkCopies:
         return json.loads(str(*rows[0].values()))
 
     async def _rows(self, query: Any, timeout_s: float = _TIMEOUT_S) -> list[dict[str, Any]]:
-        """Return the rows of a SQL text or a plan."""
+        """Return the rows of a query, given as SQL text or as a plan."""
         found: list[dict[str, Any]] = await self._ask(lambda own: all_rows(own, query, timeout_s))
         return found
 

@@ -1,4 +1,4 @@
-"""The errors of a cluster, and the party that must act on each: recognised by codes."""
+"""The errors of a cluster, recognised by their codes, and their kinds: who must act on each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from haproc.spark_error import NO_DETAILS, Details
 
 
 class ErrorKind(StrEnum):
-    """The party that must act on a failure."""
+    """The kind of a failure, which says who must act on it."""
 
     APPLICATION = "application"
     """The statement is wrong for these tables, the same everywhere; the client gets the error."""
@@ -53,7 +53,7 @@ class EngineError(Exception):
 
 
 class NoQueryError(EngineError):
-    """A guarded session refused a statement because it is not only a query.
+    """A guarded session, which allows queries only, refused a statement with effects.
 
     ``effects``: the Java classes of the plan's nodes that have effects, without packages
     (`InsertIntoStatement`, `DeleteFromTable`); never empty.
@@ -70,9 +70,9 @@ class NoQueryError(EngineError):
 
 
 class RelayedError(EngineError):
-    """A relayed call failed; the server's error is kept unchanged.
+    """A client's call that HAProc passed on to Spark failed; Spark's error is kept unchanged.
 
-    ``code`` and ``status_message`` are those of its status; ``packed`` is a serialized
+    ``code`` and ``status_message`` are those of the gRPC status; ``packed`` is a serialized
     google.rpc.Status, empty if Spark gave none.
     """
 
@@ -114,7 +114,10 @@ _ENVIRONMENT = ErrorKind.ENVIRONMENT
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One error of a chain; ``java_classes``: its class, then the ancestors."""
+    """One error in a chain of errors, each of which caused the one before.
+
+    ``java_classes``: the error's Java class, then its ancestors.
+    """
 
     error_class: str = ""
     sqlstate: str = ""
@@ -123,7 +126,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ErrorVerdict:
-    """The meaning of one error of a chain; a suggestion counts only if no error decides."""
+    """What one error of a chain says about the kind of the failure.
+
+    ``decides``: False if it is only a suggestion, for the case that no error of the chain decides.
+    """
 
     kind: ErrorKind
     decides: bool = True
@@ -184,7 +190,7 @@ _BY_MAIN_CLASS: Mapping[str, ErrorVerdict] = {
     "TASK_WRITE_FAILED": ErrorVerdict(_ENVIRONMENT, decides=False),
     "FAILED_READ_FILE": ErrorVerdict(_ENVIRONMENT, decides=False),
 }
-"""By error class, without the sub-class behind the dot."""
+"""The verdicts by Spark's error class, without the sub-class behind the dot."""
 
 _BY_SQLSTATE: Mapping[str, ErrorVerdict] = {
     "08": ErrorVerdict(_ENVIRONMENT),  # connection exception (inside the cluster)
@@ -204,7 +210,8 @@ _BY_SQLSTATE: Mapping[str, ErrorVerdict] = {
     "KD00C": ErrorVerdict(_ENVIRONMENT),  # a log has a gap
     "XX": ErrorVerdict(_APPLICATION, decides=False),  # internal errors
 }
-"""By SQLSTATE, the longest prefix first. Any other SQLSTATE is the statement's fault."""
+"""The verdicts by SQLSTATE, the longest prefix first. Any other SQLSTATE is the statement's
+fault."""
 
 _BY_ANCESTOR: Mapping[str, ErrorVerdict] = {
     "java.lang.OutOfMemoryError": ErrorVerdict(_ENVIRONMENT),
@@ -227,7 +234,8 @@ _BY_ANCESTOR: Mapping[str, ErrorVerdict] = {
     "org.apache.spark.sql.AnalysisException": ErrorVerdict(_APPLICATION, decides=False),
     "org.apache.spark.sql.catalyst.parser.ParseException": ErrorVerdict(_APPLICATION),
 }
-"""By Java class or one of its ancestors; for errors without a class of Spark's."""
+"""The verdicts by Java class or one of its ancestors, for errors without an error class of
+Spark's."""
 
 _BY_EXACT_JAVA_CLASS: Mapping[str, ErrorVerdict] = {
     name: ErrorVerdict(_APPLICATION, decides=False)
@@ -250,7 +258,8 @@ _BY_EXACT_JAVA_CLASS: Mapping[str, ErrorVerdict] = {
         "org.apache.spark.SparkIllegalArgumentException",
     )
 }
-"""By the Java class alone: a storage library's own subclass is not the statement's fault."""
+"""The verdicts by the Java class itself, not its ancestors: a subclass of these that a storage
+library made is not the statement's fault."""
 
 _WRAPS = ErrorVerdict(_ENVIRONMENT, decides=False)
 _WRAPPERS = frozenset(
@@ -267,14 +276,15 @@ _WRAPPERS = frozenset(
         "org.sparkproject.guava.util.concurrent.ExecutionError",
     }
 )
-"""Java classes without a meaning of their own. If a chain ends with one, the cause is unknown."""
+"""Java classes of errors that only wrap their cause. If a chain ends with one, the cause is
+unknown."""
 _UNKNOWN = ErrorVerdict(_ENVIRONMENT, decides=False)
 CHAIN_MAX = 5
-"""The number of a chain's errors that Spark sends at most (ErrorUtils.MAX_ERROR_CHAIN_LENGTH)."""
+"""The most errors of one chain that Spark sends (ErrorUtils.MAX_ERROR_CHAIN_LENGTH)."""
 
 
 def verdict(link: Link) -> ErrorVerdict:
-    """Return the verdict of one error alone."""
+    """Return what this error shows if its causes are not considered."""
     known = link.error_class and not link.error_class.startswith("_LEGACY_ERROR")
     if known:
         main_class = link.error_class.partition(".")[0]
@@ -295,9 +305,9 @@ def verdict(link: Link) -> ErrorVerdict:
 
 
 def kind_of_chain(chain: Sequence[Link], *, whole: bool = True) -> ErrorKind:
-    """Return the party that must act on Spark's failure; ``chain`` begins with the outermost error.
+    """Return the kind of a failure from Spark's errors; ``chain`` begins with the outermost one.
 
-    ``whole``: True if the chain is complete.
+    ``whole``: False if causes may be missing at the end of the chain.
     """
     verdicts = [verdict(link) for link in chain]
     for each in verdicts:
@@ -310,12 +320,12 @@ def kind_of_chain(chain: Sequence[Link], *, whole: bool = True) -> ErrorKind:
 
 
 def needs_causes(link: Link) -> bool:
-    """True if the causes of this error count."""
+    """True if this error does not decide the kind of the failure, so its causes are needed."""
     return not verdict(link).decides
 
 
 def kind_of_code(code: str) -> ErrorKind:
-    """Return the party that must act on a gRPC code that comes without an error of Spark's.
+    """Return the kind of a failure for which Spark gave no error, only a gRPC code.
 
     A server answers UNKNOWN if it met something unexpected, such as a stack overflow in its parser
     (measured: a SELECT nested 1,500 deep). It lives, and has not run the statement.
@@ -324,7 +334,7 @@ def kind_of_code(code: str) -> ErrorKind:
 
 
 UNKNOWN = "UNKNOWN"
-"""A gRPC code, and the class of an error that Spark did not explain."""
+"""A gRPC code. It is also the error class of an error that Spark did not explain."""
 
 
 SESSION_CHANGED = "INVALID_HANDLE.SESSION_CHANGED"
@@ -338,7 +348,7 @@ def session_lost(error_class: str) -> bool:
 
 
 def has_ended(error: EngineError) -> bool:
-    """True if the error that ended a statement's answer shows that the statement has ended."""
+    """True if this error, with which an answer ended, proves that the statement ended in Spark."""
     return error.kind is not ErrorKind.AVAILABILITY or session_lost(error.error_class)
 
 

@@ -34,22 +34,23 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Session settings that change the meaning of a statement; replicated with every operation."""
+    """Session settings that change the meaning of a statement; each operation carries them."""
 
     catalog: str = "spark_catalog"
     schema: str = "default"
     time_zone: str = "UTC"
     ansi: bool = True
     confs: tuple[tuple[str, str], ...] = ()
-    """Further settings by name, sorted, as the client's SET statements made them."""
+    """Further Spark settings by name, sorted, as the client's SET statements made them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionMarker:
-    """The identity of a replicated write, stored in its own commit on a Delta table.
+    """A transaction marker: the identity of a write, stored in the write's own Delta commit.
 
-    ``application`` stands for the ring and its log, ``version`` is the log offset of the (last)
-    operation. A table's newest version can be read back (`Engine.offsets_applied`).
+    ``application`` stands for the ring and its log, ``version`` is the log offset of the operation
+    (of the last one, if several are combined). A table's newest version can be read back
+    (`Engine.offsets_applied`).
 
     ``guarded``: Delta itself skips the write if the table holds this version or a higher one. For
     that it reads the table's whole state first: 0.5 s for an INSERT of 0.2 s.
@@ -71,15 +72,15 @@ class Column:
 
 ABSENT: Final = "absent"
 PRESENT: Final = "present"
-"""An object exists; its content was not asked for."""
+"""Part of a fingerprint: the object exists; its content was not asked for."""
 UNREADABLE: Final = "unreadable"
-"""The catalog has the table, but it cannot be read."""
+"""Part of a fingerprint: the catalog has the table, but it cannot be read."""
 
 
 SETTINGS_OF_RESULTS: Final = ("spark.sql.", "spark.databricks.")
 """The prefixes of settings that may change a statement's result."""
 VERSION: Final = "version."
-"""The prefix of the versions among the settings: of spark, java and delta."""
+"""The prefix of keys for versions (of spark, java and delta) among the server's settings."""
 
 
 class Sort(StrEnum):
@@ -93,9 +94,9 @@ class Sort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A full name, as operations have it: parts are in backquotes only if necessary.
+    """The full name of an object, as operations have it: backquotes only where necessary.
 
-    ``content``: False if only the existence of the object is asked for.
+    ``content``: True if changes of the object's content matter, False if only its existence does.
     """
 
     sort: Sort
@@ -107,8 +108,8 @@ class Named:
 class TableState:
     """The state of a table or view at one moment.
 
-    ``version``: of a Delta table; it can be read later. ``checksum``: of any other table or view,
-    read at that moment; empty if it could not be read.
+    ``version``: the version of a Delta table; this version can be read later. ``checksum``: of any
+    other table or view, read at that moment; empty if it could not be read.
     """
 
     name: str
@@ -118,9 +119,9 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result of a write: a small one such as ``num_affected_rows`` (Arrow IPC streams).
+    """The small result of a write, such as ``num_affected_rows``, as Arrow IPC streams.
 
-    ``observed``: the results of its observations, see `Observed`.
+    ``observed``: the results of the write's observations, see `Observed`.
     """
 
     chunks: tuple[bytes, ...] = ()
@@ -130,7 +131,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a result: a whole Arrow IPC stream (schema, batches, end) and its row count."""
+    """A part of a query's result: a whole Arrow IPC stream, and its number of rows."""
 
     data: bytes
     rows: int
@@ -150,7 +151,7 @@ class ResultStream(Protocol):
 
 
 class Relay(Protocol):
-    """Calls of Spark Connect as a client sent them, made in the client's session on the server.
+    """Makes calls that a client sent to a Spark Connect door, in the client's session on Spark.
 
     In requests only the names of session, user and operation are replaced; answers are as the
     server sent them. ``changes``: True if the call may change the session. Methods raise
@@ -178,29 +179,26 @@ class Relay(Protocol):
         changes: bool = False,
         planned: Planned | None = None,
     ) -> AsyncGenerator[bytes, None]:
-        """Run a plan under this id; leave it through ``aclose``, which stops it.
+        """Run a plan with this Spark Connect operation id, and yield the server's messages.
 
-        ``planned``: as in `Queries.query`.
+        Leave it through ``aclose``, which stops the plan. ``planned``: as in `Queries.query`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFile:
-    """A file of a session by its name there, in one or more pieces of bounded size."""
+    """A file that a client added to its session: its name there, and its bytes in pieces."""
 
     name: str
     pieces: tuple[bytes, ...]
 
 
 class Fresh(Protocol):
-    """A new Spark session, into which restoring puts the content back.
-
-    Methods raise EngineError. No other code uses it before that is done.
-    """
+    """A new Spark session, used only to restore content into it. Methods raise EngineError."""
 
     async def configure(self, settings: Settings) -> None:
-        """Make the session's settings exactly these (one round trip when they differ)."""
+        """Give the session exactly these settings, in one round trip; none if it has them."""
         ...
 
     async def run_change(self, statement: Statement, *, timeout_s: float) -> None:
@@ -220,11 +218,11 @@ Observed = Callable[[bytes], None]
 """Receives the result of an observation (``df.observe``) of a statement: a serialized
 ``spark.connect.ExecutePlanResponse.ObservedMetrics``."""
 Restore = Callable[[Fresh], Awaitable[None]]
-"""Puts back a session's content each time its Spark session is made. Its errors go to users."""
+"""Restores a session's content whenever its Spark session is new. Its errors go to users."""
 
 
 class Queries(Protocol):
-    """A session for queries only."""
+    """Runs queries in a session of the cluster, and describes them without running them."""
 
     async def query(
         self,
@@ -234,9 +232,10 @@ class Queries(Protocol):
         planned: Planned | None = None,
         observed: Observed | None = None,
     ) -> ResultStream:
-        """Start a statement that only reads, or changes only this session's state.
+        """Start a statement that changes nothing but this session; return its rows as they come.
 
-        ``planned`` is called, once or more often, with the phases of the statement.
+        ``planned`` is called, once or more often, with the phases of the statement. ``observed``
+        receives the results of its observations.
         """
         ...
 
@@ -247,7 +246,7 @@ class Queries(Protocol):
         timeout_s: float,
         parsed_only: bool = False,
     ) -> str:
-        """Return Spark's parsed and analyzed tree of a statement, which does not run.
+        """Return the plan reading of a statement: Spark's parsed and analyzed trees. Nothing runs.
 
         The result is the plugin's JSON, for `haproc.reading.tree.read`, of up to 64 MiB. The
         process that judges it parses it, because a parsed reading takes many times the memory. A
@@ -284,16 +283,16 @@ class Session(Queries, Protocol):
 
     @property
     def epoch(self) -> int:
-        """Rises whenever the server has lost the session and its content."""
+        """A number that rises whenever the server has lost the session and its content."""
         ...
 
     @property
     def relay(self) -> Relay:
-        """Clients' own calls in this session."""
+        """The object that makes clients' own Spark Connect calls in this session."""
         ...
 
     async def configure(self, settings: Settings) -> None:
-        """Make the session's settings exactly these (one round trip when they differ)."""
+        """Give the session exactly these settings, in one round trip; none if it has them."""
         ...
 
     async def settings(self) -> Settings:
@@ -301,7 +300,7 @@ class Session(Queries, Protocol):
         ...
 
     async def untouched(self, names: Sequence[str]) -> Mapping[str, str | None]:
-        """Return the values that settings have on this cluster if no client sets them."""
+        """Return the values that settings have on this cluster as long as no client sets them."""
         ...
 
     async def ready(self) -> None:
@@ -310,22 +309,22 @@ class Session(Queries, Protocol):
 
     @property
     def stands(self) -> bool:
-        """True if the session exists with all its content, as far as is known here."""
+        """True if the Spark session exists with all its content, as far as this HAProc knows."""
         ...
 
     def as_it_is(self) -> Queries:
-        """Return the present session's queries: they fail if it must be recreated.
+        """Return the queries of the present Spark session; they fail if it must be recreated.
 
         They do not wait for that: the code that recreates it may be waiting for the caller.
         """
         ...
 
     def outdate(self) -> None:
-        """Recreate the session before the next statement: its content may be unknown."""
+        """Have the session recreated before its next statement: its content may be unknown."""
         ...
 
     async def cancel(self) -> None:
-        """Interrupt the statements of the session."""
+        """Interrupt all statements that run in the session."""
         ...
 
     async def aclose(self) -> None:
@@ -352,7 +351,7 @@ class Lane(Protocol):
         ...
 
     async def guarded(self, call: Callable[[Any], Awaitable[_Result]]) -> _Result:
-        """Return the result of a function that is called with the lane's session (RemoteSession).
+        """Call ``call`` with the lane's session (a RemoteSession); return the result.
 
         A process that was replaced never gets the session. Raises EngineError. After an
         availability error the request may still run; the next use of the lane ends it first.
@@ -364,11 +363,11 @@ class Lane(Protocol):
         ...
 
     def renew(self) -> None:
-        """Run the next statement in a new session, which has nothing cached."""
+        """Have the lane's next statement run in a new Spark session, which has nothing cached."""
         ...
 
     async def prepare(self) -> None:
-        """Make the new session now, so that no statement waits for it; raises nothing."""
+        """Make the lane's new Spark session now, so that no statement waits for it; no errors."""
         ...
 
 
@@ -376,24 +375,26 @@ class Engine(Protocol):
     """One Spark cluster."""
 
     async def probe(self, *, timeout_s: float) -> None:
-        """Run a statement that needs the whole path to the executors; raises EngineError.
+        """Run a statement through driver and executors; EngineError if it fails.
 
-        Once `storage` has returned the storage id, the statement reads it.
+        It reads the storage, too, once `storage` has returned the storage id.
         """
         ...
 
     async def storage(self, known: str) -> str:
-        """Return the id that is stored in the cluster's storage; from then on `probe` reads it.
+        """Return the storage id, which is in a file in the cluster's storage.
 
-        If no id is ``known`` yet, a missing one is made. Raises EngineError; of class STORAGE_AWAY
-        if the id is not the known one.
+        From then on `probe` reads that file. ``known``: the id that this HAProc knows; empty: none
+        yet, so a missing id is made. Raises EngineError; of class STORAGE_AWAY if the id is not the
+        known one.
         """
         ...
 
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Session:
-        """Return the session of this key; ``restore`` and ``pool`` count only if it is new.
+        """Return the session of this key; ``restore`` and ``pool`` matter only if it is new.
 
-        ``pool``: that of Spark's scheduler for its statements; empty for HAProc's short statements.
+        ``pool``: that of Spark's scheduler for the session's statements; empty for HAProc's short
+        ones.
         """
         ...
 
@@ -406,27 +407,27 @@ class Engine(Protocol):
         ...
 
     async def table_columns(self, table: str) -> list[Column]:
-        """Return a table's columns (for the rows door); EngineError if there is no such table."""
+        """Return a table's columns; raises EngineError if there is no such table."""
         ...
 
     async def plain_columns(self, table: str) -> Sequence[Column] | None:
-        """Return the columns of a Delta table that stores rows exactly as given, and nothing else.
+        """Return a table's columns if it is a Delta table that stores rows exactly as given.
 
         None if the catalog has no such table, or if the table computes, pads or fills in values, or
-        records something beside the rows. Raises EngineError if that cannot be found out.
+        records something besides the rows. Raises EngineError if that cannot be found out.
         """
         ...
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
-        """Return the highest transaction marker version of each Delta table that has one.
+        """Return, by table, the highest version in the transaction markers of ``application``.
 
-        A table without one is absent, as is one of another format, or one that the catalog does not
-        have. Raises EngineError if that cannot be found out.
+        A table without a marker is absent, as is one that is no Delta table, or one that the
+        catalog does not have. Raises EngineError if that cannot be found out.
         """
         ...
 
     async def check_tables(self, tables: Sequence[str]) -> None:
-        """Raise EngineError unless the storage is there and each existing table is readable."""
+        """Raise EngineError if the storage is away, or a table exists but is unreadable."""
         ...
 
     async def object_fingerprint(self, named: Sequence[Named]) -> str:
@@ -438,31 +439,31 @@ class Engine(Protocol):
         ...
 
     async def keeps_marks(self, table: str) -> bool:
-        """True if a name stands for a Delta table, which keeps transaction markers.
+        """True if the name is that of a Delta table, which can keep transaction markers.
 
         Works also while statements hold all cores; raises EngineError.
         """
         ...
 
     async def default_place(self, table: str) -> str:
-        """Return the folder for the files of a managed table of this name; empty if unknown."""
+        """Return the folder that a managed table of this name would get; empty if unknown."""
         ...
 
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
-        """Return the server's versions, and its settings in a fresh session.
+        """Return the server's versions, and the settings of a fresh session on it.
 
-        The settings: those given to the server below SETTINGS_OF_RESULTS, and the named ones, also
-        as defaults (None: no value). Keys of versions: VERSION and `spark`, `java`, `delta`. Raises
-        EngineError.
+        The settings: those given to the server that begin with SETTINGS_OF_RESULTS, and those in
+        ``names``, also if they have only a default (None: no value). Keys of versions: VERSION and
+        `spark`, `java`, `delta`. Raises EngineError.
         """
         ...
 
     def copies(self, lane: Lane | None = None) -> Copies:
-        """Return the copier of this cluster's tables; with a lane, it can also write copies."""
+        """Return the object that reads copies of tables, and with a ``lane`` also writes them."""
         ...
 
     def histories(self) -> Histories:
-        """Return the reader of the commits of the cluster's tables."""
+        """Return the object that reads the histories of the cluster's tables."""
         ...
 
     async def staged(self) -> Collection[str]:
@@ -474,11 +475,14 @@ class Engine(Protocol):
         ...
 
     async def checksum(self, state: TableState, *, timeout_s: float) -> str:
-        """Return a checksum of a table's content; raises EngineError."""
+        """Return a checksum of the rows and columns that the table has in this state.
+
+        Raises EngineError.
+        """
         ...
 
     async def aclose(self) -> None:
-        """Close the connection; sessions of clients are released."""
+        """Close the connection to Spark, and release the sessions of clients there."""
         ...
 
 
@@ -491,4 +495,5 @@ class EngineAddress:
     token: str = field(default="", repr=False)
     tls: bool = False
     ca_file: Path | None = None
-    """Certificates (PEM) that may have signed the server's; None: gRPC's own."""
+    """File with the CA certificates (PEM) that may have signed the server's; None: gRPC's own
+    CAs."""

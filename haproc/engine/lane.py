@@ -34,11 +34,12 @@ from haproc.engine.statement import Statement
 _Result = TypeVar("_Result")
 _NAMESPACE = uuid.UUID("6d0c6a0e-54ad-5b27-8a2e-8d8f4d0f6d51")
 IDS_SEARCHED: Final = 4
-"""The least number of a lane's ids that a new process searches for earlier statements. Spark ends
-the use of an id when its session was idle for an hour: the second id is used only after an hour
-without any HAProc. Spark remembers the last 1,000 such ids; all ids behind those are searched."""
+"""The least number of a lane's session ids under which a new process searches for earlier
+statements. Spark ends the use of an id when its session was idle for an hour: the second id is used
+only after an hour without any HAProc. Spark remembers the last 1,000 such ids; all ids behind those
+are searched."""
 Authorise: TypeAlias = Callable[[], Awaitable[None]]
-"""Returns if this process may apply; otherwise never, or with an error."""
+"""Returns if this process may apply operations; otherwise it never returns, or raises an error."""
 
 
 async def anybody() -> None:
@@ -46,12 +47,15 @@ async def anybody() -> None:
 
 
 def lane_session_id(ring: str, cluster: str, index: int, generation: int) -> uuid.UUID:
-    """Return the session id of a lane; the generation rises when an id cannot be used any more."""
+    """Return the id of a lane's session.
+
+    ``generation``: a number that rises when an id cannot be used any more.
+    """
     return uuid.uuid5(_NAMESPACE, f"{ring}/{cluster}/{index}/{generation}")
 
 
 class SparkLane:
-    """Implements Lane."""
+    """Implements Lane over Spark Connect."""
 
     def __init__(
         self,
@@ -94,7 +98,7 @@ class SparkLane:
                 ) from error
 
     async def guarded(self, call: Callable[[RemoteSession], Awaitable[_Result]]) -> _Result:
-        """Make a call in the lane's session, with any settings; raises EngineError."""
+        """Call ``call`` with the lane's session, whatever its settings are; raises EngineError."""
         async with self._one_at_a_time:
             epoch = await self._begin()
             self._in_doubt = True
@@ -113,14 +117,14 @@ class SparkLane:
             await self._fence()
 
     def renew(self) -> None:
-        """Run the next statement in a new session, which has nothing cached.
+        """Have the lane's next statement run in a new Spark session, which has nothing cached.
 
         A statement that runs in this lane now does not depend on the new definitions.
         """
         self._outdated = True
 
     async def prepare(self) -> None:
-        """Make the new session now, so that no statement waits for it; raises nothing."""
+        """Make the lane's new Spark session now, so that no statement waits for it; no errors."""
         async with self._one_at_a_time:
             if not self._outdated or self._in_doubt or self._settings is None:
                 return
@@ -144,7 +148,7 @@ class SparkLane:
         self._open, self._in_doubt = True, False
 
     async def touch(self) -> None:
-        """Keep the server from dropping the session; errors are ignored until the next call."""
+        """Make a call so that the server keeps the idle session; an error shows at the next one."""
         if self._open and not (self._in_doubt or self._outdated):
             await self._remote.touch()
 
@@ -173,7 +177,7 @@ class SparkLane:
         return applied
 
     async def _begin(self) -> int:
-        """Return the epoch of a session that is the lane's own, without doubtful statements."""
+        """Return the epoch of the lane's session; a new session is made first if that is needed."""
         if self._in_doubt or self._outdated:
             await self._fence()
         if not self._open:
@@ -201,7 +205,7 @@ class SparkLane:
 
 
 def _rows_in(response: Any) -> bytes:
-    """Return the rows in a message; the result of a SQL command is inside a relation."""
+    """Return the rows in a message; for a SQL command they are inside a relation."""
     if response.HasField("arrow_batch"):
         return bytes(response.arrow_batch.data)
     return bytes(response.sql_command_result.relation.local_relation.data)

@@ -33,20 +33,20 @@ from haproc.engine.table import (
 _PLAIN_FEATURES: Final = frozenset(
     {"appendOnly", "invariants", "checkConstraints", "clustering", "domainMetadata", "timestampNtz"}
 )
-"""Features of Delta that change neither the stored rows nor the data beside rows. A check refuses
+"""Delta features of tables that store rows exactly as given, and nothing besides. A check refuses
 rows, and changes none."""
 
 
 _PLAIN_PARTITIONS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "boolean", "date"})
-"""Types with values that can be read back from the text in a partition's name. An empty text
-cannot: Delta makes NULL of it."""
+"""Types of partition columns with values that can be read back from the text in a partition's name.
+An empty text cannot: Delta makes NULL of it."""
 
 
 _COMMIT: Final = re.compile(r"[0-9]++@[0-9]++")
 
 
 class What(Enum):
-    """The kinds of objects that a table's name can stand for, besides a readable Delta table."""
+    """The kind of the object that has a table's name, if it is no readable Delta table."""
 
     NOTHING = auto()
     VIEW = auto()
@@ -64,7 +64,10 @@ async def what_is(remote: RemoteSession, name: str) -> What:
 
 
 def _described(rows: Sequence[dict[str, Any]] | None) -> What:
-    """Return the kind of a described object that could not be read as a Delta table."""
+    """Return the kind of an object from the rows of DESCRIBE; it is no readable Delta table.
+
+    ``rows``: None if DESCRIBE failed.
+    """
     if rows is None:
         return What.UNREADABLE
     values = {row["col_name"]: row["data_type"] for row in rows}
@@ -82,7 +85,7 @@ async def is_delta(remote: RemoteSession, name: str) -> bool:
 
 
 async def plain_columns(remote: RemoteSession, name: str) -> Sequence[Column] | None:
-    """Return a Delta table's columns if it stores what it is given, and nothing else."""
+    """Return a Delta table's columns if it stores rows exactly as given; otherwise None."""
     try:
         detail = await single_row(remote, f"DESCRIBE DETAIL {quoted_name(name)}")
         schema = await remote.schema(table_relation(quoted_name(name)))
@@ -121,9 +124,9 @@ def unreadable(name: str, error: EngineError) -> EngineError:
 async def fingerprint(remote: RemoteSession, marker: Marker, named: Sequence[Named]) -> str:
     """Return the fingerprint of the objects: a text that changes when any of them changes.
 
-    It has one part for each name, with slashes between: ABSENT if there is nothing; the newest
-    commit of a Delta table (it has an @); a hash of the description of everything else; PRESENT for
-    any table if its content is not asked for.
+    It has one part for each name, with slashes between: ABSENT if there is no such object; the
+    newest commit of a Delta table (it has an @); a hash of the description of every other object;
+    PRESENT for a table if its content is not asked for.
     """
     names = [(each.sort.value, parts_of(each.name), each.content) for each in named]
     plan = fingerprint_plan(await marker.folder(remote), names)
@@ -138,7 +141,7 @@ async def fingerprint(remote: RemoteSession, marker: Marker, named: Sequence[Nam
 
 
 async def _fingerprint_part(remote: RemoteSession, named: Named) -> str:
-    """Return a name's part of the fingerprint by statements, in a catalog unknown to the plugin."""
+    """Return one object's part of the fingerprint, for a catalog that the plugin cannot read."""
     name = quoted_name(named.name)
     if named.sort is Sort.FUNCTION:
         return _hash(await _rows(remote, f"DESCRIBE FUNCTION EXTENDED {name}"))
@@ -158,7 +161,7 @@ async def _fingerprint_part(remote: RemoteSession, named: Named) -> str:
 
 
 async def default_place(remote: RemoteSession, name: str) -> str:
-    """Return the folder for the files of a managed table of this name; empty if unknown."""
+    """Return the folder that a managed table of this name would get; empty if unknown."""
     *namespace, table = parts_of(name)
     where = ".".join(map(quoted, namespace))
     rows = await _rows(remote, f"DESCRIBE SCHEMA EXTENDED {where}")

@@ -1,4 +1,4 @@
-"""Results of any size: small enough for a driver, or through a staging table."""
+"""Moves a query's rows of any size: at once if a driver can hold them, or by a staging table."""
 
 from __future__ import annotations
 
@@ -26,26 +26,28 @@ from haproc.engine.statement import SparkPlan, SqlText, Statement
 CATALOG = "spark_catalog"
 MAKE_SCHEMA = SqlText(f"CREATE SCHEMA IF NOT EXISTS {CATALOG}.{STAGING_SCHEMA}")
 DROP_SCHEMA = SqlText(f"DROP SCHEMA IF EXISTS {CATALOG}.{STAGING_SCHEMA} CASCADE")
-"""With its content, also files of tables that no catalog has."""
+"""Drops the schema of staging tables with its content, also the files of tables that no catalog
+has."""
 FILE_ROWS_MAX: Final = 50_000
-"""The most rows of a file that a query fills: mostly fewer than are read at a time. Chosen."""
+"""The most rows in one file of a staging table: mostly fewer than are read at a time. Chosen."""
 BLOCK_BYTES: Final = 16 << 20
-"""The Parquet block size; each task has one block in memory. Parquet's own default is 128 MiB."""
+"""The Parquet block size of staging tables; each task has one block in memory. Parquet's own
+default is 128 MiB."""
 _FILLED: Final = {
     "maxRecordsPerFile": str(FILE_ROWS_MAX),
     "parquet.block.size": str(BLOCK_BYTES),
     # Small files get a dictionary for every column, tested for each value: 2 s of 5 for 128 MiB.
     "parquet.enable.dictionary": "false",
 }
-"""Options for the rows of a query, which are written once and read twice."""
+"""The writing options of a staging table that a query fills: it is written once and read twice."""
 _base = protos.base
 _Write = protos.commands.WriteOperation
 
 
 def staging_name(offset: int, epoch: int, attempt: int) -> str:
-    """Return the name of an attempt's table; no other attempt ever has it.
+    """Return the name of the staging table for one attempt; no other attempt ever has it.
 
-    ``offset``: the operation's; ``epoch``: the claim of the process that gathers.
+    ``offset``: the operation's; ``epoch``: the claim of the process that computes the rows.
     """
     return f"{CATALOG}.{STAGING_SCHEMA}.r_{offset}_{epoch}_{attempt}"
 
@@ -59,13 +61,13 @@ def fill(table: str, query: Statement, schema: bytes) -> SparkPlan:
 
 
 def begin(table: str, rows: bytes) -> SparkPlan:
-    """Return the plan that makes a staging table of the first rows, an Arrow IPC stream."""
+    """Return the plan that makes a staging table; ``rows``: its first rows, an Arrow IPC stream."""
     _, write = _made(table)
     return _of_rows(write, rows)
 
 
 def go_on(table: str, rows: bytes) -> SparkPlan:
-    """Return the plan that appends further rows."""
+    """Return the plan that appends further rows to a staging table."""
     plan = _base.Plan()
     write = plan.command.write_operation
     write.table.table_name = table
@@ -115,7 +117,8 @@ ANSWER_BYTES_MAX: Final = 64 << 20
 """The most bytes that a driver collects for HAProc at a time; it holds them two or three times.
 Chosen: a driver of 1 GiB can do that for several lanes."""
 ATTEMPT_ROWS_MAX: Final = 50_000
-"""The most rows of one attempt if rows differ in width; so a row may take 1.3 kB. Chosen."""
+"""The most first rows that a query may give without a staging table, if rows differ in width; so a
+row may take 1.3 kB. Chosen."""
 _FIXED: Final = {
     **dict.fromkeys(("null", "boolean", "byte"), 1),
     **dict.fromkeys(("short", "integer", "float", "date", "year_month_interval"), 4),
@@ -125,7 +128,8 @@ _FIXED_OTHERS: Final = 8
 _TEXTS: Final = frozenset({"string", "char", "var_char", "binary"})
 _NESTED: Final = frozenset({"array", "map", "struct", "variant"})
 _OF_TEXT: Final = 3
-"""The estimated size of a nested value, in multiples of its text: `1, ` stands for eight bytes."""
+"""The estimated size of a value in memory, for arrays, maps and structs, in multiples of the size
+of its text: `1, ` stands for eight bytes."""
 _UNSTAGED: Final = {
     "calendar_interval": "calendar intervals (INTERVAL with months and days)",
     "udt": "types of a program's own",
@@ -138,9 +142,9 @@ _Type = protos.data_types.DataType
 
 @dataclass(frozen=True, slots=True)
 class FirstRows:
-    """The query for the first rows; its last column is True for a row that was too wide.
+    """The query for a result's first rows. In its last column True marks a row that is too wide.
 
-    It gives more than ``rows_max`` rows if and only if there are more rows.
+    It gives more than ``rows_max`` rows if and only if the result has more rows.
     """
 
     plan: SparkPlan
@@ -149,7 +153,7 @@ class FirstRows:
 
 @dataclass(frozen=True, slots=True)
 class StagingFile:
-    """A file of a staging table, and the size of its rows."""
+    """A file of a staging table, and the bytes that all its rows take."""
 
     name: str
     size_bytes: int
@@ -157,9 +161,10 @@ class StagingFile:
 
 @dataclass(frozen=True, slots=True)
 class RowsPiece:
-    """Rows of a staging table: those of whole files (perhaps none), or some rows of one file.
+    """Rows of a staging table that are read together: those of whole files, or some of one file.
 
-    ``begin``, ``end``: the numbers of the first row, and of the row after the last.
+    ``files`` may be empty. ``begin``, ``end``: the numbers of the first row in the file, and of the
+    row after the last one; None: up to the file's end.
     """
 
     files: tuple[str, ...]
@@ -168,7 +173,7 @@ class RowsPiece:
 
 
 def attempt(query: Statement, schema: bytes, rows_max: int) -> FirstRows:
-    """Return the query for at most ``rows_max`` first rows, as columns ``c1`` to ``cN``."""
+    """Return the query for at most ``rows_max`` first rows of a result, as ``c1`` to ``cN``."""
     widths = [_width(name, kind) for name, kind in _columns(schema)]
     fixed = sum(width for width in widths if isinstance(width, int))
     measured = [width for width in widths if isinstance(width, str)]
@@ -190,12 +195,12 @@ def attempt(query: Statement, schema: bytes, rows_max: int) -> FirstRows:
 
 
 def count(schema: bytes) -> int:
-    """Return the number of columns of a serialized schema."""
+    """Return the number of columns in a serialized schema."""
     return len(_columns(schema))
 
 
 def carried(query: Statement, schema: bytes) -> Any:
-    """Return the relation of a query's rows as columns ``c1`` to ``cN``, in types for files.
+    """Return the query with columns ``c1`` to ``cN``, in types that a staging table can hold.
 
     A table's fields must have different names, also in a struct, and no file knows collations;
     `haproc.engine.placeholder.restored` gives the exact types back.
@@ -222,7 +227,7 @@ def carried(query: Statement, schema: bytes) -> Any:
 
 
 def _plain(kind: Any) -> Any:
-    """Return the type that can hold a type's values: numbered field names, plain strings."""
+    """Return a type that files can hold for the same values: plain strings, numbered fields."""
     found = _Type()
     found.CopyFrom(kind)
     match kind.WhichOneof("kind"):
@@ -243,7 +248,7 @@ def _plain(kind: Any) -> Any:
 
 
 def unstaged(schema: bytes) -> str:
-    """Return the kind of columns that a staging table cannot hold; empty if it can hold all."""
+    """Return what a staging table cannot hold of this schema, as a text; empty if it holds all."""
     for _, kind in _columns(schema):
         for each in _within(kind):
             if what := _UNSTAGED.get(each.WhichOneof("kind")):
@@ -254,7 +259,7 @@ def unstaged(schema: bytes) -> str:
 
 
 def sizes(table: str, schema: bytes) -> SqlText:
-    """Return the query for a staging table's files, and the size of each one's rows."""
+    """Return the query that gives each file of a staging table with the size of its rows."""
     return SqlText(
         "SELECT _metadata.file_name AS name, "
         f"sum({_row(schema)}) AS bytes FROM {table} GROUP BY _metadata.file_name ORDER BY name"
@@ -262,7 +267,7 @@ def sizes(table: str, schema: bytes) -> SqlText:
 
 
 def widths(table: str, schema: bytes, file: str) -> SqlText:
-    """Return the query for the size of each of a file's rows, in their order."""
+    """Return the query that gives the size of each row in a staging table's file, in order."""
     return SqlText(
         f"SELECT {_row(schema)} AS bytes FROM {table} WHERE _metadata.file_name = '{file}' "
         "ORDER BY _metadata.row_index"
@@ -270,7 +275,10 @@ def widths(table: str, schema: bytes, file: str) -> SqlText:
 
 
 def whole(files: Sequence[StagingFile]) -> Iterator[RowsPiece | StagingFile]:
-    """Yield pieces of several files each, and the files that are too large for one."""
+    """Yield groups of files that a driver can hold together, and each file that is too large.
+
+    A group comes as one piece of rows.
+    """
     names: list[str] = []
     taken = 0
     for file in files:
@@ -287,7 +295,7 @@ def whole(files: Sequence[StagingFile]) -> Iterator[RowsPiece | StagingFile]:
 
 
 def cut(file: str, widths: Sequence[int]) -> Iterator[RowsPiece]:
-    """Yield the pieces of a file; ``widths``: the bytes of each row."""
+    """Yield pieces of a large file that a driver can hold; ``widths``: the bytes of each row."""
     begin = taken = 0
     for at, width in enumerate(widths):
         if at > begin and taken + width > ANSWER_BYTES_MAX:
@@ -298,7 +306,7 @@ def cut(file: str, widths: Sequence[int]) -> Iterator[RowsPiece]:
 
 
 def rows_of(table: str, columns: int, piece: RowsPiece) -> SqlText:
-    """Return the query for a piece."""
+    """Return the query for the rows of a piece; ``table``: the staging table."""
     names = ", ".join(f"'{name}'" for name in piece.files)
     where = f"_metadata.file_name IN ({names})" if names else "false"
     if piece.end is not None:
@@ -328,7 +336,7 @@ def _within(kind: Any) -> Iterator[Any]:
 
 
 def _width(name: str, kind: Any) -> int | str:
-    """Return the bytes that a column's values take: a number, or a SQL expression."""
+    """Return the bytes that each value of a column takes: a number, or a SQL expression."""
     what = kind.WhichOneof("kind")
     if what in _TEXTS:
         return f"coalesce(octet_length({name}), 0)"
@@ -344,7 +352,7 @@ def _row(schema: bytes) -> str:
 
 
 def _sum(expressions: Sequence[str]) -> str:
-    """Return the sum as a bigint, halved again and again: a parser refuses deep nesting."""
+    """Return the SQL for a sum, as a balanced tree: a parser refuses deep nesting."""
     if len(expressions) == 1:
         return f"CAST({expressions[0]} AS BIGINT)"
     half = len(expressions) // 2

@@ -1,4 +1,4 @@
-"""Rows in plans: a placeholder for rows that are computed later, and a fast relation of rows."""
+"""Spark Connect plans that contain rows, or a placeholder for rows that are computed later."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ from haproc.wire import Piece
 
 
 TOGETHER: Final = 4_096
-"""The number of rows in one list. Measured: with 1,024 it takes a quarter more."""
+"""The number of rows that are packed into one list. Measured: with 1,024 Spark takes a quarter more
+time."""
 FEW: Final = 1_024
-"""The most rows that are sent unchanged, which is cheapest for a small statement. Chosen."""
+"""The most rows that are sent as they are, not packed into lists, which is cheapest for a small
+statement. Chosen."""
 _COLUMN: Final = "rows"
 _Relations = protos.relations
 _PLAIN: Final = frozenset(
@@ -48,11 +50,11 @@ def column_names(count: int) -> list[str]:
 
 
 class RowsRelation:
-    """The encoding of a relation of rows that come as Arrow IPC streams of one schema.
+    """Builds the bytes of a plan's relation that contains rows, given as Arrow IPC streams.
 
-    Its pieces are joined only once, together with the messages around them, because each message
-    and its bytes would copy the rows. ``count``: the approximate number of rows. ``names``: the
-    columns' names, if they differ from the schema's.
+    All streams have one schema. The pieces are joined only once, together with the messages around
+    them, because each message and its bytes would copy the rows. ``count``: the approximate number
+    of rows. ``names``: the columns' names, if they differ from the schema's.
     """
 
     def __init__(self, schema: pa.Schema, count: int, names: Sequence[str] | None = None) -> None:
@@ -63,7 +65,7 @@ class RowsRelation:
         self._data: list[Piece] = []
 
     def add_stream(self, stream: bytes) -> None:
-        """Add the next rows; raises pa.ArrowInvalid."""
+        """Add an Arrow IPC stream with the next rows; raises pa.ArrowInvalid if it is none."""
         if self._packing is not None:
             with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
                 self._data += [part for batch in reader for part in self._packing.pack_batch(batch)]
@@ -71,7 +73,7 @@ class RowsRelation:
             self._data.append(continuation(stream) if self._data else opening(stream))
 
     def pieces(self) -> list[Piece]:
-        """Return the encoding of the ``Relation``."""
+        """Return the bytes of the ``Relation``, in pieces."""
         if self._packing is None:
             relation = _local([*self._data, END_OF_STREAM])
             if self._names is None:
@@ -99,7 +101,7 @@ def _renamed(relation: Sequence[Piece], names: Sequence[str]) -> list[Piece]:
 
 
 def rows_relation(rows: bytes, names: Sequence[str] | None = None) -> list[Piece]:
-    """Return the encoding of the relation of one stream's rows, in pieces.
+    """Return the bytes of a relation that contains one Arrow IPC stream's rows, in pieces.
 
     An unreadable stream is sent unchanged, so that Spark reports the error.
     """
@@ -113,12 +115,12 @@ def rows_relation(rows: bytes, names: Sequence[str] | None = None) -> list[Piece
 
 
 def append_of(statement: ArrowRows) -> list[Piece]:
-    """Return the encoding of the plan that appends rows, in pieces."""
+    """Return the bytes, in pieces, of the plan that appends the statement's rows to its table."""
     return appending(statement.table, rows_relation(statement.rows))
 
 
 def appending(table: str, relation: Sequence[Piece]) -> list[Piece]:
-    """Return the encoding of the plan that appends a relation's rows, in pieces."""
+    """Return the bytes, in pieces, of the plan that appends a relation's rows to ``table``."""
     commands = protos.commands
     write = commands.WriteOperationV2(table_name=table, mode=commands.WriteOperationV2.MODE_APPEND)
     command = wire.within(write, "input", relation)
@@ -127,7 +129,7 @@ def appending(table: str, relation: Sequence[Piece]) -> list[Piece]:
 
 
 def _packs(kind: pa.DataType) -> bool:
-    """True if pyarrow can make lists of a type's values; it has no arrays of some (intervals)."""
+    """True if pyarrow can make lists of this type's values; it cannot for some, as intervals."""
     if pa.types.is_struct(kind):
         return all(_packs(kind.field(at).type) for at in range(kind.num_fields))
     if pa.types.is_map(kind):
@@ -136,7 +138,7 @@ def _packs(kind: pa.DataType) -> bool:
 
 
 class _Packing:
-    """Packs rows into a stream of one column, of lists of structs, one struct for each row."""
+    """Turns rows into an Arrow stream of one column: lists of structs, a struct for each row."""
 
     def __init__(self, schema: pa.Schema) -> None:
         # Names are restored later: columns may share a name, fields of a struct may not.
@@ -149,13 +151,13 @@ class _Packing:
         self.head: Piece = self._packed.serialize()
 
     def pack_batch(self, batch: pa.RecordBatch) -> list[Piece]:
-        """Add rows; return a message when they fill a list, otherwise nothing."""
+        """Add rows; return an Arrow message once they fill a list, otherwise an empty list."""
         self._small.append(batch)
         self._rows += len(batch)
         return self._message() if self._rows >= TOGETHER else []
 
     def rest(self) -> list[Piece]:
-        """Return the message of the remaining rows, and the stream's end."""
+        """Return the Arrow message with the remaining rows, and the stream's end."""
         return [*(self._message() if self._small else ()), END_OF_STREAM]
 
     def _message(self) -> list[Piece]:
@@ -202,14 +204,14 @@ def append_template(table: str) -> bytes:
 
 
 def empty_query(schema: bytes) -> bytes:
-    """Return the plan of a query without rows; ``schema`` is an Arrow stream of its columns."""
+    """Return the plan of a query that gives no rows; ``schema``: an Arrow stream of its columns."""
     plan = _base.Plan()
     plan.root.local_relation.data = schema
     return bytes(plan.SerializeToString())
 
 
 def restored(schema: bytes, names: Sequence[str]) -> Any:
-    """Return the relation that gives the placeholder's columns these names and the schema's types.
+    """Return the relation that gives the placeholder's columns ``names`` and the schema's types.
 
     ``schema`` is a serialized ``spark.connect.DataType``, a struct.
     """
@@ -230,7 +232,10 @@ def restored(schema: bytes, names: Sequence[str]) -> Any:
 
 
 def sql_with_rows(head: str, schema: bytes) -> bytes:
-    """Return the plan of a statement that begins so, with the placeholder as its query."""
+    """Return the plan of a statement: the SQL text ``head``, then the placeholder as its query.
+
+    ``schema`` is the Spark type of the placeholder's rows, serialized.
+    """
     fields = wire.parsed(protos.data_types.DataType, schema).struct.fields
     plain, alias = column_names(len(fields)), _alias(head)
     items = ", ".join(
@@ -247,7 +252,7 @@ def sql_with_rows(head: str, schema: bytes) -> bytes:
 
 
 def with_rows(plan: bytes, rows: bytes) -> bytes:
-    """Return the plan with an Arrow IPC stream in place of its placeholder."""
+    """Return the plan with the rows of an Arrow IPC stream in place of its placeholder."""
     relation = protos.relations.Relation()
     relation.local_relation.data = rows
     return _filled(plan, relation)
@@ -261,7 +266,7 @@ def with_table(plan: bytes, table: str) -> bytes:
 
 
 def plan_with_rows(template: bytes, schema: bytes) -> bytes:
-    """Return a template with the schema's columns, names and types for its placeholder."""
+    """Return the plan ``template``, whose placeholder then has the schema's names and types."""
     fields = wire.parsed(protos.data_types.DataType, schema).struct.fields
     return _filled(template, restored(schema, [field.name for field in fields]))
 
@@ -274,7 +279,7 @@ def plan_of_query(relation: bytes) -> bytes:
 
 
 def rests_on_handles(relation: bytes) -> bool:
-    """True if a relation reads an object of one server's session: a checkpoint, a model."""
+    """True if a relation reads an object in one Spark session's memory: a checkpoint, a model."""
     plan = wire.parsed(_base.Plan, plan_of_query(relation))
     return any(each.WhichOneof("rel_type") in _HANDLES for each in _relations(plan))
 
@@ -303,7 +308,7 @@ def _placeholders(message: Any) -> list[Any]:
 
 
 def _relations(message: Any) -> Iterator[Any]:
-    """Yield every relation in a plan, except those that are packed in another message."""
+    """Yield every relation in a plan, except those inside packed messages (extensions)."""
     if message.DESCRIPTOR.full_name == "spark.connect.Relation":
         yield message
     for field, value in message.ListFields():
@@ -314,7 +319,7 @@ def _relations(message: Any) -> Iterator[Any]:
 
 
 def _members(field: Any, value: Any) -> Iterator[Any]:
-    """Yield the messages in a repeated field, or in a map."""
+    """Yield the messages that are the values of a repeated field or a map."""
     if field.message_type.GetOptions().map_entry:
         yield from (each for each in value.values() if isinstance(each, Message))
     else:
@@ -322,7 +327,10 @@ def _members(field: Any, value: Any) -> Iterator[Any]:
 
 
 def _alias(head: str) -> str:
-    """Return a name that is not in the text: a temporary view hides tables of its name."""
+    """Return a name for a temporary view that the text ``head`` does not contain.
+
+    A temporary view would hide a table of the same name.
+    """
     words = {token.text.lower().strip("`") for token in tokenize(head) if _is_name(token.kind)}
     name = _ALIAS
     while name in words:
@@ -335,7 +343,7 @@ def _is_name(kind: TokenKind) -> bool:
 
 
 def _nullable(data_type: Any) -> Any:
-    """Return the type with nulls allowed everywhere, so that all values fit it."""
+    """Return the type with nulls allowed at every depth, so that all values fit it."""
     found = protos.data_types.DataType()
     found.CopyFrom(data_type)
     match found.WhichOneof("kind"):

@@ -1,4 +1,4 @@
-"""One session on the server: all its calls, with each failure turned into an EngineError.
+"""One Spark session on the server; turns each failure of its calls into an EngineError.
 
 A session has an id that HAProc chooses, and one that the server adds. Once learned, the server's id
 goes with every request. A restarted server would make a fresh session under our id, without our
@@ -48,13 +48,14 @@ from haproc.wire import Piece
 USER = "haproc"
 _POLL_INTERVAL_S, _POLL_INTERVAL_MAX_S = 0.05, 1.0
 _ANY_CONF = "spark.sql.ansi.enabled"
-"""Read only to find out if there is a session."""
+"""A setting that is read only to find out if there is a session."""
 _base = protos.base
 _STATUS = _base.GetStatusResponse.OperationStatus
 _ACTIVE = frozenset({_STATUS.OPERATION_STATE_RUNNING})
-"""TERMINATING is not active: the server reports it once the statement has finished, failed or been
-cancelled, and has only to forget that. If two threads of the server do that at once (Spark 4.2.1: a
-statement is interrupted just when its caller leaves), it reports that state for ever."""
+"""The states of Spark Connect operations that still run. TERMINATING is none of them: the server
+reports it once the statement has finished, failed or been cancelled, and has only to forget that.
+If two threads of the server do that at once (Spark 4.2.1: a statement is interrupted just when its
+caller leaves), it reports that state for ever."""
 _ENDED = frozenset(
     {
         _STATUS.OPERATION_STATE_TERMINATING,
@@ -66,7 +67,7 @@ _ENDED = frozenset(
 
 
 class EarlierSession(Enum):
-    """The earlier session with a session id."""
+    """The state of an earlier session that has the id of a new one."""
 
     ENDED = auto()
     """A session in which nothing runs now."""
@@ -76,7 +77,11 @@ class EarlierSession(Enum):
 
 
 class RemoteSession:
-    """A session on the server, under the id that ``name`` gives for each generation of ids."""
+    """A Spark session on the server; makes its calls.
+
+    ``name`` gives the session's id for each generation: a number that rises when an id cannot be
+    used any more.
+    """
 
     def __init__(self, channel: Channel, name: Callable[[int], uuid.UUID]) -> None:
         self.channel = channel
@@ -85,9 +90,11 @@ class RemoteSession:
         self._observed = ""
         self.id = str(name(0))
         self.epoch = 0
-        """Rises with each loss: all calls of one epoch used the same session."""
+        """A number that rises whenever the session is lost: all calls of one epoch used the same
+        session."""
         self.stopping = 0
-        """The number of abandoned operations that still run: the session must not be dropped."""
+        """The number of abandoned Spark Connect operations that still run: the session must not be
+        dropped."""
 
     @property
     def small_timeout_s(self) -> float:
@@ -96,13 +103,14 @@ class RemoteSession:
 
     @property
     def names(self) -> Names:
-        """The session's ids; the server's own id is empty until it is known."""
+        """The session's two ids; the server's own one is empty until it is known."""
         return Names(self.id, self._observed)
 
     def renew(self, error: EngineError, epoch: int) -> bool:
-        """Begin a fresh session if the error shows that the session of this epoch is lost.
+        """Begin a fresh session if the error shows that Spark has lost this epoch's session.
 
-        Returns False for any other error. If several calls meet the loss, only one renews.
+        Returns False for any other error. If several calls meet the loss, only the first begins a
+        session.
         """
         if not session_lost(error.error_class):
             return False
@@ -114,7 +122,7 @@ class RemoteSession:
         return True
 
     def start_over(self) -> None:
-        """Begin a fresh session under another id; statements of the old one go on."""
+        """Begin a fresh session under another id; statements in the old one go on."""
         self._take_id(self._generation + 1)
 
     def _take_id(self, generation: int) -> None:
@@ -136,10 +144,10 @@ class RemoteSession:
         reads_only: bool = False,
         planned: Planned | None = None,
     ) -> AsyncGenerator[Any, None]:
-        """Run a plan, or the encoding of one, and yield the server's messages; raises EngineError.
+        """Run a plan (or its bytes) and yield the server's messages; raises EngineError.
 
-        With ``epoch``, only in that epoch's session (the caller knows its settings).
-        ``reads_only``: it is stopped if this is left early. ``planned``: see `Queries.query`.
+        ``epoch``: run it only in the session of that epoch. ``reads_only``: stop it if the caller
+        leaves early. ``planned``: see `Queries.query`.
         """
         if epoch is not None and epoch != self.epoch:
             raise EngineError(
@@ -177,10 +185,10 @@ class RemoteSession:
         stops: bool = True,
         planned: Planned | None = None,
     ) -> AsyncIterator[SparkAnswer]:
-        """Begin a plan and give its answer; EngineError comes when the answer is read.
+        """Begin a plan and give its answer; an EngineError comes while the answer is read.
 
-        If the reader leaves early, the statement is stopped on the cluster (``stops``) or goes on.
-        ``raw``: messages are bytes, and errors as Spark gave them.
+        If the reader leaves early, the statement is stopped on the cluster; without ``stops`` it
+        goes on. ``raw``: messages are bytes, and errors as Spark gave them.
         """
         was = copy(self)
         answer = SparkAnswer(begin, timeout_s, self.channel.tasks, planned, raw=raw)
@@ -214,14 +222,14 @@ class RemoteSession:
         await self._config(operation)
 
     async def get_confs(self, keys: Sequence[str]) -> Mapping[str, str]:
-        """Return session settings by name."""
+        """Return the values of session settings by name; EngineError if one has no value."""
         operation = _base.ConfigRequest.Operation()
         operation.get.keys.extend(keys)
         response = await self._config(operation)
         return {pair.key: pair.value for pair in response.pairs}
 
     async def get_confs_if_any(self, keys: Sequence[str]) -> Mapping[str, str | None]:
-        """Return session settings by name; None for those without any value."""
+        """Return the values of session settings by name; None for a setting without a value."""
         operation = _base.ConfigRequest.Operation()
         operation.get_option.keys.extend(keys)
         response = await self._config(operation)
@@ -242,7 +250,7 @@ class RemoteSession:
         return response.schema.schema
 
     async def interrupt(self, operation_id: str | None = None) -> None:
-        """Ask the server to stop one operation, or all operations of this session."""
+        """Ask the server to stop one Spark Connect operation; None: all of this session."""
         kinds = _base.InterruptRequest.InterruptType
         request = self._request(_base.InterruptRequest)
         if operation_id is None:
@@ -259,7 +267,7 @@ class RemoteSession:
         answer: SparkAnswer | None = None,
         was: RemoteSession | None = None,
     ) -> None:
-        """End an operation in the background: the server may be frozen.
+        """Stop a Spark Connect operation in the background: the server may be frozen.
 
         Spark does not stop a statement after its caller has left. ``planned`` is called if the
         server reports the end; planning does not react to an interrupt. ``answer``: the operation's
@@ -291,9 +299,10 @@ class RemoteSession:
                 answer.end(answered=False, left=left)
 
     async def _interrupt_until_ended(self, operation_id: str) -> bool:
-        """Interrupt an operation until the server reports its end; False if it does not.
+        """Interrupt a Spark Connect operation again and again until it has ended.
 
-        On a busy server the interrupt can arrive before the statement has begun.
+        Returns False if the server does not report the end in time. On a busy server an interrupt
+        can arrive before the statement has begun.
         """
         end = time.monotonic() + self.channel.limits.interrupt_wait_s
         pauses = Backoff(_POLL_INTERVAL_S, _POLL_INTERVAL_MAX_S)
@@ -309,7 +318,7 @@ class RemoteSession:
         return False
 
     async def move_on(self, ids: int = 1) -> None:
-        """Leave this session for ever, with all statements that run or may arrive in it.
+        """End this session on the server, and all its statements; go on in a new session.
 
         An unfinished request can reach the server after later ones. So a process that does not know
         all unfinished requests ends all statements and has the server drop the session: a late call
@@ -330,7 +339,7 @@ class RemoteSession:
         self._take_id(first)
 
     async def open(self) -> None:
-        """Learn the server's id of the session; the question makes the session if there is none.
+        """Learn the id that the server gave the session; this makes the session if there is none.
 
         A call that must be refused once the session is gone must come after this one.
         """
@@ -345,7 +354,7 @@ class RemoteSession:
                     raise
 
     async def interrupt_and_wait(self) -> EarlierSession:
-        """Stop all statements of this session, from any process; returns once they have ended."""
+        """Stop all statements of this session, from any process; return once they have ended."""
         wait_s = self.channel.limits.interrupt_wait_s
         end = time.monotonic() + wait_s
         while True:
@@ -373,7 +382,7 @@ class RemoteSession:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def touch(self) -> None:
-        """Keep the server from dropping the session; errors are ignored until the next call."""
+        """Make a call so that the server keeps the idle session; an error shows at the next one."""
         with contextlib.suppress(EngineError):
             await self.get_confs_if_any([_ANY_CONF])
 
@@ -423,7 +432,7 @@ class RemoteSession:
         return request
 
     async def _explained(self, error: grpc.aio.AioRpcError) -> EngineError:
-        """Return the error of a failed call, with details from the server if they matter."""
+        """Return a failed call as an EngineError, with details from the server if they matter."""
         failed = channel.decode(error)
         if not failed.wants_details:
             return failed.error()
@@ -438,7 +447,7 @@ class RemoteSession:
 
 
 def _unreadable(*, reads_only: bool) -> EngineError:
-    """Return the error of an answer that cannot be read.
+    """Return the EngineError for an answer that HAProc cannot parse.
 
     For a query the statement is at fault. A write may be committed: transaction markers show it.
     """
@@ -465,7 +474,7 @@ def plan_of(statement: Statement) -> Any:
 
 
 async def plan_bytes(statement: Statement) -> bytes | list[Piece]:
-    """Return the encoding of the plan that runs a statement; in pieces if it contains rows."""
+    """Return the bytes of the plan that runs a statement; in pieces if it contains rows."""
     match statement:
         case SparkPlan():
             return statement.plan
@@ -478,7 +487,7 @@ async def plan_bytes(statement: Statement) -> bytes | list[Piece]:
 
 
 async def _fetched(statement: RowsInLog) -> list[Piece]:
-    """Return the plan of rows that are fetched from the log now, one operation after another."""
+    """Return the bytes of the plan that appends rows in the log; they are read from the log now."""
     assert statement.fetch is not None, "these are no rows, but what stands for them"
     schema = pa.ipc.read_schema(pa.py_buffer(statement.rows))
     relation = placeholder.RowsRelation(schema, statement.count)

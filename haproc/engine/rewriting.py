@@ -16,27 +16,27 @@ from haproc import protos, wire
 from haproc.wire import varint, varint_bytes
 
 _SESSION, _USER_CONTEXT = 1, 2
-"""Fields of every request."""
+"""The numbers of the fields that every request has: the session's id and the user."""
 _EXECUTE_PLAN, _EXECUTE_OPTIONS, _EXECUTE_OPERATION = 3, 5, 6
 _RESPONSE_OPERATION, _RESPONSE_ID = 12, 13
-"""Fields of an ExecutePlanResponse."""
+"""The numbers of two fields of an ExecutePlanResponse: the operation's id, the response's id."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 FIELDS_MAX: Final = 100_000
 """The most fields of one message, without nested ones; Spark's have a dozen, or a list's. Chosen:
 walking so many takes a tenth of a second."""
 _BYTE_MAX = 0x7F
-"""The largest number that is one byte."""
+"""The largest number that a protobuf message writes in one byte."""
 _TAG_MAX = (1 << 32) - 1
-"""Spark's parser drops higher bits, and takes the rest as the tag."""
+"""The largest tag of a field. Spark's parser drops higher bits, and takes the rest as the tag."""
 _OPTION = protos.base.ExecutePlanRequest.RequestOption
 
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """The numbers of the fields that name the session in a call's messages."""
+    """The numbers of the fields that name the session in an RPC's request and response."""
 
     observed: int | None
-    """Of the request: the server's own id of the session, as the client has learned it."""
+    """In the request: the server's own id of the session, as the client has learned it."""
     response_session: int
     response_server_session: int
 
@@ -55,22 +55,22 @@ RPCS: Final[Mapping[str, Rpc]] = {
     "CloneSession": Rpc(5, 1, 2),
     "GetStatus": Rpc(4, 1, 2),
 }
-"""Every call of spark.connect.SparkConnectService."""
+"""The calls of spark.connect.SparkConnectService, each with its fields that name the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The ids of a session: its client's, and the server's own (may be empty)."""
+    """The two ids of a session: that of its client, and the server's own (empty: not known yet)."""
 
     session_id: str
     server_id: str
 
 
 def to_spark(rpc: str, request: bytes, names: Names, user: str, operation_id: str = "") -> bytes:
-    """Return a client's request, changed for the session of these names.
+    """Return a client's request with the names of HAProc's session in place of the client's.
 
     ExecutePlan gets ``operation_id``, and is made not reattachable: for reattachable streams a
-    server keeps results back, and cuts the streams. Raises ValueError if it is no message.
+    server keeps results back, and cuts the streams. Raises ValueError if ``request`` is no message.
     """
     fields = {
         _SESSION: names.session_id.encode(),
@@ -85,7 +85,7 @@ def to_spark(rpc: str, request: bytes, names: Names, user: str, operation_id: st
 
 
 def fields_of(message: bytes, number: int) -> list[bytes]:
-    """Return all values of this field; raises ValueError if it is no message.
+    """Return all values of the field ``number`` of a message; raises ValueError if it is none.
 
     For a text the last value counts; the values of a message count together, as one. Values with
     another wire type under this number are left out, as parsers of the message ignore them.
@@ -98,17 +98,17 @@ def fields_of(message: bytes, number: int) -> list[bytes]:
 
 
 def replaced_plan(request: bytes, plan: bytes) -> bytes:
-    """Return an ExecutePlanRequest with another plan."""
+    """Return the ExecutePlanRequest with ``plan`` in place of its own plan."""
     return _replaced(request, {_EXECUTE_PLAN: plan})
 
 
 def with_operation(request: bytes, operation_id: str) -> bytes:
-    """Return an ExecutePlanRequest with this operation id."""
+    """Return the ExecutePlanRequest with this operation id of Spark Connect."""
     return request + _field(_EXECUTE_OPERATION, operation_id.encode())
 
 
 def to_client(rpc: str, names: Names, operation_id: str = "") -> bytes:
-    """Return the bytes that, appended to a response, give it the names of this session."""
+    """Return the bytes that, appended to a response, give it the client's names of the session."""
     numbers = RPCS[rpc]
     fields = [
         _field(numbers.response_session, names.session_id.encode()),
@@ -139,7 +139,11 @@ def _replaced(
     fields: Mapping[int, bytes],
     leave_out: Callable[[int, memoryview], bool] = _nothing,
 ) -> bytes:
-    """Return the message with these fields in place of its own; an empty one is left out."""
+    """Return the message with ``fields`` in place of its own fields of the same numbers.
+
+    A field with an empty value is only removed. Also removes the fields for which ``leave_out`` is
+    True; it takes a field's number and value.
+    """
     kept = [
         message[start:end]
         for number, start, inner, end in top_level(message)
@@ -151,7 +155,7 @@ def _replaced(
 
 
 def top_level(message: bytes | memoryview) -> list[tuple[int, int, int, int]]:
-    """Return of each field: its number, its start, the start of its value, its end.
+    """Return for each field of a message: its number, its start, its value's start, its end.
 
     Raises ValueError if it is no message, or has more fields than any of Spark's.
     """

@@ -29,7 +29,7 @@ CLASS: Final = "haproc.spark.Extension"
 READER: Final = "haproc.spark.Reader"
 EXTENSION_SETTING: Final = "spark.sql.extensions"
 READER_SETTING: Final = "spark.connect.extensions.relation.classes"
-"""The settings by which Spark loads extension and reader: lists, with commas."""
+"""The name of a setting by which Spark loads a part of the plugin: a list, with commas."""
 SPARK: Final = "4.2"
 """The version of Spark that the plugin is built for: the plugin uses Spark's internals."""
 _LACKS: Final = {
@@ -37,9 +37,9 @@ _LACKS: Final = {
     "ROUTINE_NOT_FOUND": f"{CLASS} in {EXTENSION_SETTING}",
     "CONNECT_INVALID_PLAN.NO_HANDLER_FOR_EXTENSION": f"{READER} in {READER_SETTING}",
 }
-"""The missing part, by the error class that its absence causes."""
+"""What is missing on the server, by the error class that its absence causes."""
 _UNLOADABLE: Final = frozenset({"java.lang.ClassNotFoundException", "java.lang.LinkageError"})
-"""Errors of a setting that names the plugin without its jar, or with a jar for another Spark."""
+"""The Java errors if a setting names the plugin, but its jar is missing or for another Spark."""
 _HOW: Final = (
     "`haproc spark-jar` prints the jar and the settings with which Spark loads it; start Spark "
     "anew with them"
@@ -48,7 +48,7 @@ _HOW: Final = (
 
 @functools.cache
 def version() -> str:
-    """Return the version that a cluster must have: a digest of the plugin's sources."""
+    """Return the version of the plugin that a cluster must have: a digest of its sources."""
     digest = hashlib.sha256()
     for source in sorted(SOURCES.glob("*.java")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
@@ -56,7 +56,7 @@ def version() -> str:
 
 
 def missing(found: Mapping[str, str]) -> str:
-    """Return the missing parts of a server as a text; empty if there are none.
+    """Return the wrong or missing parts of a server as a text; empty if there are none.
 
     ``found``: the versions, by `version` (the plugin's), `spark` and `delta`.
     """
@@ -69,7 +69,7 @@ def missing(found: Mapping[str, str]) -> str:
 
 
 class Plugin:
-    """Checks each server once: for another server the session has another epoch."""
+    """Checks that a Spark server has HAProc's plugin: once for each epoch of the session."""
 
     def __init__(self) -> None:
         self._seen_in: int | None = None
@@ -116,20 +116,21 @@ async def _lacks(remote: RemoteSession, timeout_s: float) -> str:
 
 _WAREHOUSE = "spark.sql.warehouse.dir"
 _FOLDER = "_haproc"
-"""Begins with an underscore, so Spark does not take it for a table's folder."""
+"""The name of the folder with the storage id. It begins with an underscore, so Spark does not take
+it for a table's folder."""
 
 
 class Marker:
-    """The storage id of one cluster; ``known`` is the id that it must have, once that is known."""
+    """Reads the storage id of one cluster; ``known`` is the id that it must have, if known."""
 
     def __init__(self) -> None:
         self._path = ""
         self._files = frozenset[str]()
-        """The files in which `check` found the id."""
+        """The names of the files in which `check` found the storage id."""
         self.known = ""
 
     async def find(self, remote: RemoteSession, known: str) -> str:
-        """Return the storage id; if none is known yet, a missing one is made.
+        """Return the storage id; make one if none is known and the storage has none.
 
         Raises EngineError, of class ErrorClass.STORAGE_AWAY if the id is not the known one.
         """
@@ -185,7 +186,7 @@ class Marker:
         await all_rows(remote, sql)
 
     async def folder(self, remote: RemoteSession) -> str:
-        """Return the folder of the storage id, below the warehouse."""
+        """Return the path of the folder with the storage id, inside the warehouse."""
         if not self._path:
             confs = await remote.get_confs([_WAREHOUSE])
             self._path = f"{confs[_WAREHOUSE].rstrip('/')}/{_FOLDER}"
@@ -208,10 +209,11 @@ _VERSIONS = (
 async def settings_of_results(
     remote: RemoteSession, names: Collection[str]
 ) -> dict[str, str | None]:
-    """Return what `Engine.server_settings` returns, from a fresh session.
+    """Return the versions and settings that `Engine.server_settings` describes.
 
-    Spark and Delta themselves set something in a session once statements run in it (Delta 4.4:
-    `spark.sql.parquet.fieldId.read.enabled`), so the settings are read before any statement.
+    ``remote``: a fresh session. Spark and Delta themselves set something in a session once
+    statements run in it (Delta 4.4: `spark.sql.parquet.fieldId.read.enabled`), so the settings are
+    read before any statement.
     """
     given = [name for prefix in SETTINGS_OF_RESULTS for name in await remote.confs_below(prefix)]
     found = dict(await remote.get_confs_if_any(sorted({*given, *names})))

@@ -1,8 +1,8 @@
-"""A session: settings and the content that its statements made, for several queries at once.
+"""A reader's session: its settings and its content, for several queries at the same time.
 
 If the server lost the session (it was restarted, or dropped it), it is made anew without any error
-for the user: with its settings, and the content that its owner's `Restore` puts back. It is made
-in the same way at its first use.
+for the user: with its settings, and the content that its owner's `Restore` puts back. It is made in
+the same way at its first use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WHERE_AM_I = "SELECT current_catalog() AS catalog, current_schema() AS schema"
 
 
 class SparkSession(Asking):
-    """Implements Session."""
+    """Implements Session over Spark Connect."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class SparkSession(Asking):
         paths: Sequence[str] = (),
         closed: Callable[[SparkSession], None] = lambda _: None,
     ) -> None:
-        """``closed`` is called with the session when it is closed."""
+        """Prepare a session on ``remote``; ``closed`` is called with it when it is closed."""
         super().__init__(remote)
         self._session = ConfiguredSession(remote, defaults, pool, paths)
         self._closed = closed
@@ -57,22 +57,22 @@ class SparkSession(Asking):
 
     @property
     def relay(self) -> Relay:
-        """Clients' own calls in this session."""
+        """The object that makes clients' own Spark Connect calls in this session."""
         return self._relay
 
     @property
     def busy(self) -> bool:
-        """True if a statement runs in it, or is being stopped; then it must not be closed."""
+        """True if a statement runs here, or is being stopped; then it must not be closed."""
         return self._running > 0 or self._remote.stopping > 0
 
     @property
     def epoch(self) -> int:
-        """Rises whenever the server has lost the session and its content."""
+        """A number that rises whenever the server has lost the session and its content."""
         return self._remote.epoch
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep the session from being closed."""
+        """Keep the session open until the returned context manager is left."""
         self._running += 1
         try:
             yield
@@ -87,7 +87,7 @@ class SparkSession(Asking):
         planned: Planned | None = None,
         observed: Observed | None = None,
     ) -> ResultStream:
-        """Start a statement that only reads, or changes only this session's state."""
+        """Start a statement that changes nothing but this session; return its rows as they come."""
         if _leaves_something(statement):
             self._is_changed()
         return await super().query(
@@ -95,7 +95,7 @@ class SparkSession(Asking):
         )
 
     def _is_changed(self) -> None:
-        """Note that a statement may change settings."""
+        """Treat the session's settings as unknown, because a statement may change them."""
         self._session.forget(session_is_new=False)
 
     async def ready(self) -> None:
@@ -104,11 +104,11 @@ class SparkSession(Asking):
 
     @property
     def stands(self) -> bool:
-        """True if the session exists with all its content, as far as is known here."""
+        """True if the Spark session exists with all its content, as far as this HAProc knows."""
         return self._restored
 
     def as_it_is(self) -> Queries:
-        """Return the present session's queries: they fail if it must be recreated."""
+        """Return the queries of the present Spark session; they fail if it must be recreated."""
         return _AsItIs(self, self._remote)
 
     def lost(self, error: EngineError, epoch: int) -> None:
@@ -120,12 +120,12 @@ class SparkSession(Asking):
             self.outdate()
 
     def outdate(self) -> None:
-        """Recreate the session before the next statement: its content may be unknown."""
+        """Have the session recreated before its next statement: its content may be unknown."""
         if self._restore is not None:
             self._restored = False
 
     async def configure(self, settings: Settings) -> None:
-        """Make the session's settings exactly these (one round trip when they differ)."""
+        """Give the session exactly these settings, in one round trip; none if it has them."""
         async with self._changing:
             await self._restore_if_new()
             epoch = self._remote.epoch
@@ -149,11 +149,11 @@ class SparkSession(Asking):
             return await self._read_settings()
 
     async def untouched(self, names: Sequence[str]) -> Mapping[str, str | None]:
-        """Return the values that settings have on this cluster if no client sets them."""
+        """Return the values that settings have on this cluster as long as no client sets them."""
         return await self._defaults(names)
 
     async def cancel(self) -> None:
-        """Interrupt the statements of the session."""
+        """Interrupt all statements that run in the session."""
         epoch = self._remote.epoch
         try:
             await self._remote.interrupt()
@@ -162,7 +162,7 @@ class SparkSession(Asking):
                 raise
 
     async def touch(self) -> None:
-        """Keep the server from dropping the session; errors are ignored until the next call."""
+        """Make a call so that the server keeps the idle session; an error shows at the next one."""
         await self._remote.touch()
 
     async def aclose(self) -> None:
@@ -184,13 +184,13 @@ class SparkSession(Asking):
         )
 
     async def begin(self) -> int:
-        """Return the session's epoch, once its content is restored."""
+        """Return the session's epoch, after restoring its content if the Spark session is new."""
         async with self._changing:
             await self._restore_if_new()
             return self._remote.epoch
 
     async def recover(self, error: EngineError, epoch: int) -> bool:
-        """Recreate the session if the error shows that it is lost; False for any other error."""
+        """Recreate the session if the error shows that Spark lost it; False for another error."""
         async with self._changing:
             if not self._renewed(error, epoch):
                 return False
@@ -200,7 +200,7 @@ class SparkSession(Asking):
         return True
 
     def _renewed(self, error: EngineError, epoch: int) -> bool:
-        """Begin a fresh session if the error shows that this epoch's session is lost."""
+        """Begin a fresh session if Spark lost this epoch's session; False for another error."""
         first = epoch == self._remote.epoch
         if not self._remote.renew(error, epoch):
             return False
@@ -224,7 +224,7 @@ class SparkSession(Asking):
         self._restored = True
 
     async def _leave(self) -> None:
-        """Continue in another Spark session; statements that run in the old one end there."""
+        """Go on in another Spark session; the statements that run now end in the old one."""
         if not self.busy:
             await self._remote.release()
         self._remote.start_over()
@@ -232,7 +232,7 @@ class SparkSession(Asking):
 
 
 class _AsItIs(Asking):
-    """The queries of the present session, which fail if it must be recreated."""
+    """Runs queries in the present Spark session; raises EngineError if it must be recreated."""
 
     def __init__(self, session: SparkSession, remote: RemoteSession) -> None:
         super().__init__(remote)
@@ -253,12 +253,12 @@ class _AsItIs(Asking):
         return False
 
     def in_use(self) -> AbstractContextManager[None]:
-        """Keep the session itself from being closed."""
+        """Keep the whole session open until the returned context manager is left."""
         return self._session.in_use()
 
 
 def _leaves_something(statement: Statement) -> bool:
-    """True if a statement may change its session; True in doubt."""
+    """True if a statement may change its session, or if that is not known."""
     match statement:
         case SqlText():
             return _text_leaves_something(statement.sql)

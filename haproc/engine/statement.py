@@ -1,4 +1,4 @@
-"""A statement as a cluster runs it, and the plans that HAProc's plugin in the server answers."""
+"""The forms in which a cluster gets a statement, and the plans that HAProc's plugin answers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _FINGERPRINT: Final = "haproc/standing"
 
 
 def version_plan() -> Any:
-    """Return the plan that gives one row about the server, see `engine.server`."""
+    """Return the plan for one row with the server's versions, see `haproc.engine.server`."""
     return plugin_plan(_VERSION, b"")
 
 
 def reading_plan(statement: SqlText | SparkPlan, *, parsed_only: bool = False) -> bytes:
-    """Return the bytes of the plan that gives a statement's plan reading as one value."""
+    """Return the bytes of the plan by which the plugin returns a statement's plan reading."""
     if isinstance(statement, SqlText):
         plan = bytes(sql_plan(statement.sql).SerializeToString())
     else:
@@ -42,9 +42,10 @@ def reading_plan(statement: SqlText | SparkPlan, *, parsed_only: bool = False) -
 
 
 def fingerprint_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]]) -> Any:
-    """Return the plan for JSON: a folder's ``files``, and the fingerprints (``standing``).
+    """Return the plan by which the plugin returns fingerprints of objects and a list of files.
 
-    ``named``: sort, parts of the name, True if the content is asked for; see `Standing.java`.
+    The answer is JSON: the ``files`` of the folder, and the fingerprints (``standing``). ``named``:
+    sort, parts of the name, True if the content is asked for; see `Standing.java`.
     """
     request = [
         {"sort": sort, "parts": [*parts], "content": content} for sort, parts, content in named
@@ -53,7 +54,7 @@ def fingerprint_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool
 
 
 def plugin_plan(what: str, request: bytes) -> Any:
-    """Return the plan that the plugin answers; ``what`` names the question."""
+    """Return the plan by which the plugin answers a question; ``what`` names the question."""
     plan = protos.base.Plan()
     plan.root.extension.type_url = what
     plan.root.extension.value = request
@@ -71,14 +72,14 @@ def sql_plan(sql: str) -> Any:
 
 
 def sql_relation(sql: str) -> Any:
-    """Return the relation of a query."""
+    """Return the relation that a SQL query stands for."""
     relation = protos.relations.Relation()
     relation.sql.query = sql
     return relation
 
 
 def table_relation(table: str) -> Any:
-    """Return the relation of a table, named as in SQL."""
+    """Return the relation that reads a table; ``table``: its name as SQL has it."""
     relation = protos.relations.Relation()
     relation.read.named_table.unparsed_identifier = table
     return relation
@@ -92,7 +93,7 @@ def table_relation(table: str) -> Any:
 
 
 class SqlText(Struct, frozen=True, tag="sql"):
-    """One complete SQL statement: its parameters are bound."""
+    """A complete SQL statement; the values of its parameters are in it."""
 
     sql: str
 
@@ -110,10 +111,11 @@ class ArrowRows(Struct, frozen=True, tag="rows"):
 
 
 class RowsInLog(ArrowRows, frozen=True, tag="rows-in-log"):
-    """A stand-in for large rows that are in the log, not in memory, until a cluster needs them.
+    """Stands for large rows that are in the log, and not in memory until a cluster needs them.
 
-    ``rows`` is their schema, without rows; ``size_bytes`` and ``count`` are those of the rows. No
-    record holds this. ``fetch`` yields the rows, as streams, when they are sent.
+    ``rows`` is their schema, without rows; ``size_bytes`` and ``count`` are those of the rows. It
+    is never stored in the log itself. ``fetch`` yields the rows, as Arrow streams, when they are
+    sent.
     """
 
     size_bytes: int = 0
@@ -131,5 +133,5 @@ Statement: TypeAlias = SqlText | ArrowRows | SparkPlan
 
 
 def text_size(statement: Statement) -> int:
-    """Return the number of characters of SQL in a statement."""
+    """Return the number of characters of SQL text in a statement; 0 if it has none."""
     return len(statement.sql) if isinstance(statement, SqlText) else 0

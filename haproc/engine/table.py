@@ -1,4 +1,4 @@
-"""The engine's questions about tables: columns, transaction markers, checksums, commits."""
+"""What the engine reads about tables: columns, transaction markers, checksums, commits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _DAY_TIME = ("day", "hour", "minute", "second")
 
 
 def type_text(data_type: Any) -> str:
-    """Return the type as Spark writes it in DESCRIBE."""
+    """Return the name of a Spark type, as DESCRIBE shows it."""
     kind = data_type.WhichOneof("kind")
     if kind in _PLAIN:
         return _PLAIN[kind]
@@ -102,24 +102,28 @@ def _interval(detail: Any, units: tuple[str, ...]) -> str:
 
 
 SETTINGS: Final = Settings(confs=(("spark.sql.legacy.allowHashOnMapType", "true"),))
-"""Without it Spark hashes no maps, because equal maps may have different orders. Here they don't:
-all clusters ran the same statements."""
+"""The session settings for checksums. Without this one Spark hashes no maps, because equal maps may
+have different orders. Here they don't: all clusters ran the same statements."""
 CATALOG_CONFS: Final = "spark.sql.catalog."
 SURVEY_TIMEOUT_S: Final = 60.0
 _SYSTEM: Final = frozenset({"information_schema", "sys", "global_temp"}) | OWN_SCHEMAS
 _AS_TEXT: Final = re.compile(r"\bvariant\b|\bcollate\b")
-"""Types that are hashed as text: some have no hash, for some `a` and `A` have the same hash."""
+"""The names of types that are hashed as text: some have no hash, for some `a` and `A` have the same
+hash."""
 _DEFINING: Final = frozenset({"View Text", "View Catalog and Namespace", "View Schema Mode"})
 
 
 def catalogs(confs: Iterable[str]) -> list[str]:
-    """Return the catalogs that a cluster is configured with, from the names of its settings."""
+    """Return the catalogs of a cluster, from the names of its settings."""
     names = {name.removeprefix(CATALOG_CONFS) for name in confs}
     return sorted({"spark_catalog"} | {name for name in names if "." not in name})
 
 
 async def survey(session: Session, names: Sequence[str], at_once: int) -> list[TableState]:
-    """Return the states of all objects in these catalogs now; raises EngineError."""
+    """Return the states of all tables and views in the catalogs ``names``; raises EngineError.
+
+    ``at_once``: the number of objects that are read at the same time.
+    """
     await session.configure(SETTINGS)
     permits = asyncio.Semaphore(at_once)
 
@@ -140,7 +144,7 @@ async def survey(session: Session, names: Sequence[str], at_once: int) -> list[T
 
 
 async def checksum(session: Session, state: TableState, timeout_s: float) -> str:
-    """Return the checksum of a table in the state of its survey; raises EngineError."""
+    """Return the checksum of a table in the state that `survey` found; raises EngineError."""
     await session.configure(SETTINGS)
     source = state.name if state.version is None else f"{state.name} VERSION AS OF {state.version}"
     columns = await session.columns(f"SELECT * FROM {source}")
@@ -154,7 +158,7 @@ async def checksum(session: Session, state: TableState, timeout_s: float) -> str
 
 
 async def _readable(session: Session, name: str) -> str:
-    """Return the checksum of an object without versions; empty if it cannot be read."""
+    """Return the checksum of a view or of a table without versions; empty if it is unreadable."""
     try:
         return await checksum(session, TableState(name), SURVEY_TIMEOUT_S)
     except EngineError as error:
@@ -164,11 +168,11 @@ async def _readable(session: Session, name: str) -> str:
 
 
 Rows = Callable[[str], Awaitable[list[dict[str, Any]]]]
-"""Runs a query and returns its rows."""
+"""A function that runs a SQL query and returns its rows."""
 
 
 async def listed(rows: Rows, catalog: str) -> list[tuple[str, bool]]:
-    """Return the catalog's tables and views by their full names; True for a view."""
+    """Return the full names of a catalog's tables and views; True with the name: it is a view."""
     found: list[tuple[str, bool]] = []
     inside = quote_name(catalog)
     for row in await rows(f"SHOW NAMESPACES IN {inside}"):
@@ -186,7 +190,7 @@ async def listed(rows: Rows, catalog: str) -> list[tuple[str, bool]]:
 
 
 async def _shown(rows: Rows, sql: str) -> list[dict[str, Any]]:
-    """Return a catalog's list; empty if it cannot list such objects."""
+    """Return the rows of a SHOW statement; none if the catalog cannot list such objects."""
     try:
         return [row for row in await rows(sql) if not row["isTemporary"]]
     except EngineError as error:
@@ -196,7 +200,7 @@ async def _shown(rows: Rows, sql: str) -> list[dict[str, Any]]:
 
 
 async def _version(session: Session, name: str) -> int | None:
-    """Return a Delta table's newest version; None for other formats."""
+    """Return the newest version of a Delta table; None for a table in another format."""
     try:
         rows = await rows_in_session(session, f"DESCRIBE HISTORY {name} LIMIT 1")
     except EngineError as error:
@@ -228,7 +232,7 @@ def _digest(text: str) -> str:
 async def rows_in_session(
     session: Session, sql: str, timeout_s: float = SURVEY_TIMEOUT_S
 ) -> list[dict[str, Any]]:
-    """Return the rows of a query; for small results."""
+    """Return the rows of a query that has a small result."""
     async with contextlib.aclosing(
         await session.query(SqlText(sql), timeout_s=timeout_s)
     ) as result:
@@ -239,7 +243,8 @@ async def rows_in_session(
 
 
 HISTORY_TIMEOUT_S = 60.0
-"""Chosen: a history of 64 commits takes 0.3 s on a quiet machine."""
+"""The deadline for reading a table's history. Chosen: one of 64 commits takes 0.3 s on a quiet
+machine."""
 WAIT_S_MAX = 3600.0
 """The total time for which a statement may wait for a busy cluster. Chosen."""
 
@@ -253,7 +258,7 @@ def columns_of(schema: Any) -> list[Column]:
 
 
 def metadata_of(schema: Any) -> frozenset[str]:
-    """Return the metadata keys of all fields in a schema message, at any depth."""
+    """Return the metadata keys that the fields of a schema message have, at any depth."""
     found: set[str] = set()
     below = [schema]
     while below:
@@ -269,7 +274,10 @@ def metadata_of(schema: Any) -> frozenset[str]:
 async def all_rows(
     remote: RemoteSession, query: str | Any, timeout_s: float | None = None
 ) -> list[dict[str, Any]]:
-    """Return the rows of a query, a text or a plan; raises EngineError. By default a small one."""
+    """Return the rows of a query (a text or a plan); raises EngineError.
+
+    ``timeout_s``: by default the deadline of small statements.
+    """
     found = each_row(remote, query, timeout_s or remote.small_timeout_s)
     return [row async for row in found]
 
@@ -300,7 +308,7 @@ async def each_row(
 async def rows_in_turn(
     remote: RemoteSession, query: str | Any, timeout_s: float
 ) -> list[dict[str, Any]]:
-    """Return the rows of a query, a text or a plan; raises EngineError.
+    """Return the rows of a query (a text or a plan); raises EngineError.
 
     ``timeout_s`` begins again while the cluster is busy with other statements of HAProc.
     """
@@ -337,18 +345,19 @@ def _late(timeout_s: float, *, is_held: bool) -> EngineError:
 
 
 async def single_row(remote: RemoteSession, sql: str) -> dict[str, Any]:
-    """Return the row of a small query that gives one row."""
+    """Return the one row that a small query gives."""
     return (await all_rows(remote, sql))[0]
 
 
 async def last_version(
     remote: RemoteSession, table: str, application: str, history_rows: int
 ) -> int | None:
-    """Return the highest transaction marker version in a Delta table's history; None: no marker.
+    """Return the highest version in a Delta table's transaction markers; None if it has none.
 
-    ``table`` as SQL has it. SQL cannot read a marker itself, but the note in the same commit
-    (confs.user_metadata). The newest note is the highest. The whole history is read only if the
-    newest commits have no note. Raises EngineError, also if it is no Delta table.
+    ``application``: only its markers count. ``table``: the name as SQL has it. SQL cannot read a
+    marker itself, but the note in the same commit (confs.user_metadata). The newest note is the
+    highest. The whole history is read only if the newest commits have no note. Raises EngineError,
+    also if it is no Delta table.
     """
     for limit in (f" LIMIT {history_rows}", ""):
         versions, commits = [], 0
@@ -366,12 +375,12 @@ async def last_version(
 
 
 FINGERPRINTS_AT_ONCE: Final = 200
-"""The number of tables with newest commits read in one call. Chosen: a second at 5 ms each."""
+"""The number of tables whose newest commits one call reads. Chosen: a second at 5 ms each."""
 _DELTA: Final = re.compile(r"([0-9]+)@([0-9]+)")
 
 
 class SparkHistories:
-    """Implements Histories.
+    """Implements Histories over Spark Connect.
 
     ``in_session`` makes a call that depends on no session's state; ``object_fingerprint`` is that
     of the engine.
@@ -386,7 +395,7 @@ class SparkHistories:
         self._object_fingerprint = object_fingerprint
 
     async def newest(self) -> Mapping[str, Newest]:
-        """Return the newest commit of each Delta table. Spark runs no task for it."""
+        """Return, by full name, the newest commit of each Delta table; Spark runs no task."""
         names = [name for name, is_view in await listed(self._rows, CATALOG) if not is_view]
         found: dict[str, Newest] = {}
         for first in range(0, len(names), FINGERPRINTS_AT_ONCE):
@@ -398,7 +407,7 @@ class SparkHistories:
         return found
 
     async def commits(self, table: str, count: int) -> Sequence[Commit]:
-        """See Histories."""
+        """Return a table's ``count`` newest commits, newest first; empty if it does not exist."""
         try:
             rows = await self._rows(f"DESCRIBE HISTORY {quoted_name(table)} LIMIT {count}")
         except EngineError as error:

@@ -24,63 +24,65 @@ from haproc import protos, wire
 
 _RESPONSE = protos.base.ExecutePlanResponse
 _REPORT_TAG = b"\x92\x01"
-"""Field 18, a message: the bytes of a progress report in an answer."""
+"""The bytes that begin a progress report in an answer: field 18, a message."""
 _REPORT_BYTES_MAX = 1 << 16
-"""Larger answers are rows: they are not searched."""
+"""The largest message that is searched for a progress report; larger ones are rows."""
 OVERTAKEN_MAX: Final = 8
-"""For each statement that runs when one begins, so many others may be answered before that one.
+"""For each statement that runs when a small one begins, so many others may be answered before it.
 Reading the storage id takes the driver several times as long as a literal. Chosen."""
 OVERTAKEN_S_MAX: Final = 60.0
-"""The longest time in which late statements, one after another, may be overtaken. Chosen."""
+"""The longest time for which late small statements, one after another, may be overtaken. Chosen."""
 FRESH_S: Final = 6.0
-"""The age of a recent report: a read statement is reported every two seconds. Chosen."""
+"""The highest age of a progress report that shows a working driver: there is one every two seconds
+for a statement whose answer is read. Chosen."""
 OLD_S: Final = 60.0
-"""The age up to which a report counts. A statement without a reader is not reported, with or
-without tasks. Thirty reports; chosen, not measured."""
+"""The highest age of a report of running tasks: for a statement without a reader no report comes,
+with or without tasks. Thirty reports; chosen, not measured."""
 LEFT_S_MAX: Final = 600.0
-"""The longest time for which tasks that were given up hold their cores. Chosen."""
+"""The longest time for which the tasks of an abandoned statement hold their cores. Chosen."""
 
 
 class Phase(Enum):
     """The progress of a statement on the driver."""
 
     PLANNED = auto()
-    """Its tasks run."""
+    """The statement's tasks run."""
     ROWS = auto()
-    """Rows of it have arrived."""
+    """Rows of the statement's result have arrived."""
     ENDED = auto()
-    """The server has reported its end."""
+    """The server has reported that the statement has ended."""
 
 
 Planned = Callable[[Phase], None]
-"""Receives a statement's phases, each at most once; ENDED only if the statement was abandoned."""
+"""Receives a statement's phases, each at most once; ENDED only for an abandoned statement."""
 
 
 class StatementReport:
-    """The known facts about one statement. ``clock`` gives seconds."""
+    """What HAProc knows of one statement's progress in Spark. ``clock`` gives seconds."""
 
     def __init__(self, clock: Callable[[], float], planned: Planned | None = None) -> None:
         self._planned = planned
         self._phase: Phase | None = None
         self.inflight = 0
         self.has_begun = False
-        """True if its tasks were reported, or rows arrived: an interrupt reaches it now."""
+        """True if the statement's tasks were reported, or rows arrived: an interrupt reaches it
+        now."""
         self._queued = False
         self._clock = clock
         self._reported_at = clock()
 
     @property
     def has_tasks(self) -> bool:
-        """True if tasks of it ran at the last report, and the report is not too old."""
+        """True if the statement's tasks ran at the last report, which is not older than OLD_S."""
         return self.inflight > 0 and self._clock() - self._reported_at <= OLD_S
 
     @property
     def is_queued(self) -> bool:
-        """True if it waits for its tasks: the driver works, because it reports."""
+        """True if a report of the last seconds shows a statement with tasks, of which none runs."""
         return self._queued and self._clock() - self._reported_at <= FRESH_S
 
     def receive(self, response: Any) -> None:
-        """Take in one message of the statement's answer."""
+        """Read one message of the statement's answer: a progress report, or rows."""
         if response.HasField("execution_progress"):
             progress, self._reported_at = response.execution_progress, self._clock()
             self.inflight = progress.num_inflight_tasks
@@ -92,7 +94,7 @@ class StatementReport:
             self._has_rows()
 
     def receive_bytes(self, response: bytes) -> None:
-        """Take in one message that no other code parses."""
+        """Read one message of the answer from its bytes, which no other code parses."""
         if len(response) > _REPORT_BYTES_MAX:
             self._has_rows()
         elif self._planned is not None or _REPORT_TAG in response:
@@ -113,7 +115,7 @@ class StatementReport:
 
 
 class Tasks:
-    """The statements of HAProc that run on one cluster. ``clock`` gives seconds."""
+    """All statements of HAProc that run on one cluster now. ``clock`` gives seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -123,25 +125,32 @@ class Tasks:
         self._late_since: float | None = None
 
     def begin(self, planned: Planned | None = None) -> StatementReport:
-        """Add a statement; it counts until `end`."""
+        """Add a statement that begins now; remove it with `end`."""
         report = StatementReport(self._clock, planned)
         self._reports.add(report)
         return report
 
     def end(self, report: StatementReport, *, answered: bool, left: bool = False) -> None:
-        """Remove a statement. ``answered``: its client has its answer; ``left``: given up."""
+        """Remove a statement: it has ended, or nobody waits for it any more.
+
+        ``answered``: its client has the whole answer. ``left``: the statement was given up, and its
+        tasks may still run.
+        """
         self._answered += answered
         self._reports.discard(report)
         if left and report.has_tasks:
             self._left_at = self._clock()
 
     def wait(self) -> Wait:
-        """Begin to wait for a small statement, before it is sent."""
+        """Return a new `Wait` for a small statement, before that is sent."""
         return Wait(self)
 
 
 class Wait:
-    """The wait of one small statement for its answer; ``report``: its own reports."""
+    """The time from the sending of a small statement to its answer.
+
+    ``report``: the statement's own progress.
+    """
 
     def __init__(self, tasks: Tasks) -> None:
         self.report = StatementReport(tasks._clock)
@@ -151,19 +160,22 @@ class Wait:
         self._answered_max = tasks._answered + OVERTAKEN_MAX * (len(tasks._reports) + 1)
 
     def is_excused(self) -> bool:
-        """True if the cluster has been busy with other statements of HAProc since the last call."""
+        """True if HAProc's other statements explain why there is no answer since the last call."""
         return self._is_queued() or self._is_overtaken()
 
     @property
     def is_held(self) -> bool:
-        """True if it waits for cores that abandoned statements may hold."""
+        """True if the small statement waits for cores that abandoned statements may still hold."""
         left_at = self._tasks._left_at
         if left_at is None or self._tasks._clock() - left_at > LEFT_S_MAX:
             return False
         return self.report.is_queued
 
     def is_over(self, *, answered: bool) -> None:
-        """End the wait. Unless it was answered, the next one has only the rest of its time."""
+        """End the wait; ``answered``: the statement's answer came.
+
+        If it did not come, the next small statement has only the rest of this one's time.
+        """
         tasks = self._tasks
         if answered:
             tasks._late_since = None
@@ -173,11 +185,14 @@ class Wait:
             tasks._late_since = self._began_at
 
     def _is_queued(self) -> bool:
-        """True if it waits for cores that other statements use."""
+        """True if the small statement waits for cores that other statements of HAProc use."""
         return self.report.is_queued and any(other.has_tasks for other in self._tasks._reports)
 
     def _is_overtaken(self) -> bool:
-        """True if other statements were answered; not too many, and not for too long."""
+        """True if other statements were answered since the last call.
+
+        False if there were too many of them, or if this lasts too long.
+        """
         tasks = self._tasks
         answered, self._answered = self._answered, tasks._answered
         since = self._began_at if tasks._late_since is None else tasks._late_since

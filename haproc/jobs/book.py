@@ -1,4 +1,4 @@
-"""All jobs of the ring, as stored in the key-value store, and the tokens of their attempts."""
+"""All jobs of the ring, as the key-value store has them, and the tokens of their attempts."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from haproc.jobs.records import (
 from haproc.sessions.durable import reached
 
 SCAN_FROM: Final = 64
-"""If at least this number of keys is new, one scan reads them."""
+"""If at least this number of keys is new, one scan of the store reads them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredJobs:
-    """Every job by its id, the keys of submissions, and the keys that deleted jobs left behind."""
+    """The jobs in the key-value store by their ids, and the keys that belong to them."""
 
     jobs: dict[int, Job] = field(default_factory=dict)
     keys: dict[int, str] = field(default_factory=dict)
-    """The key of each job's submission."""
+    """The key of each job's submission, by the job's id."""
     repeated: dict[int, list[str]] = field(default_factory=dict)
-    """The keys of later submissions with the same request id, by the job's id."""
+    """The keys of later submissions with the same request id, by the id of their job."""
     orphans: list[str] = field(default_factory=list)
-    """The event keys of deleted jobs."""
+    """The keys of events that deleted jobs left behind."""
 
 
 class Book:
-    """All jobs of the ring, as stored in the key-value store.
+    """Reads and writes the jobs of the ring in the key-value store.
 
     A key is written once, so its value never changes: each call reads the list of keys, which is
     cheap, and then only the values of new keys.
@@ -94,7 +94,10 @@ class Book:
         return (await self.look()).jobs.get(job_id)
 
     async def submit(self, submission: Submission) -> Job:
-        """Store a submission; return the job of its request id, which may be an earlier one."""
+        """Store a submission; return its job.
+
+        That is the job of an earlier submission if one had the same request id.
+        """
         key = request_prefix(submission.user, submission.request_id) + self.new_name()
         await reached(self._store.put(key, RECORDS.to_bytes(submission)))
         found = await self.look()
@@ -108,13 +111,13 @@ class Book:
         return found.jobs[job_id]
 
     async def store_event(self, job_id: int, event: Event) -> Job:
-        """Store an event; return the job after it, which shows if the event counts."""
+        """Store an event; return the job after it, which shows if the event had an effect."""
         key = event_key(job_id, event, self.new_name())
         await reached(self._store.put(key, RECORDS.to_bytes(event)))
         return (await self.look()).jobs[job_id]
 
     async def uses(self, job_id: int, attempt: str, session_id: str) -> None:
-        """Store that an attempt uses a Spark session."""
+        """Store the fact that an attempt uses a Spark session."""
         await reached(self._store.put(session_key(job_id, attempt, session_id), b""))
 
     async def known(self, job_id: int) -> frozenset[str]:
@@ -122,13 +125,13 @@ class Book:
         return frozenset(await reached(self._store.keys(events_prefix(job_id))))
 
     async def drop(self, keys: list[str]) -> None:
-        """Delete keys, in this order."""
+        """Delete these keys from the store, in this order."""
         for key in keys:
             await reached(self._store.delete(key))
 
 
 def found_in(kept: dict[str, Kept]) -> StoredJobs:
-    """Return the jobs that these keys and values describe."""
+    """Return the jobs that these entries of the key-value store describe."""
     keys_of: dict[str, dict[str, int]] = defaultdict(dict)
     events: dict[int, list[tuple[int, Event]]] = defaultdict(list)
     sessions: dict[int, list[tuple[str, str]]] = defaultdict(list)
@@ -162,24 +165,24 @@ def found_in(kept: dict[str, Kept]) -> StoredJobs:
 
 PREFIX: Final = "haproc-job"
 Submitter: TypeAlias = tuple[str, Rights | None]
-"""The user of a job, and the rights from the provider's token, if that gave any."""
+"""The user of a job, and the rights from the token of an OpenID provider, if that gave any."""
 _LOOKS_MAX: Final = 1024
-"""The number of kept results of checks, and of kept pairs of an attempt and a session."""
+"""The most results of token checks that are kept, and the most pairs of attempt and session."""
 
 
 def new_token(job_id: int, attempt: str) -> tuple[str, str]:
-    """Return a token for an attempt, and its hash for the attempt's record."""
+    """Return a new token for an attempt, and its hash, which the attempt's record stores."""
     token = f"{PREFIX}.{job_id}.{attempt}.{secrets.token_urlsafe(32)}"
     return token, digest(token)
 
 
 def digest(token: str) -> str:
-    """Return the stored form of a token."""
+    """Return the hash of a token, which is stored in place of the token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def fence_name(job_id: int) -> str:
-    """Return the name of a job's authorization to write, which is fenced in the log."""
+    """Return the name under which a job's writes are authorized, and fenced in the log."""
     return f"job/{job_id}"
 
 
@@ -192,11 +195,11 @@ class AttemptAuthorization:
 
     @property
     def name(self) -> str:
-        """The name in the job's fence."""
+        """The name that the job's fence in the log has."""
         return fence_name(_named(self.token)[0])
 
     async def check(self) -> None:
-        """Raise RequestError if the attempt may not act for its job any more."""
+        """Raise RequestError if the attempt may not act for its job now."""
         await self.tokens.submitter(self.token)
 
 
@@ -235,11 +238,11 @@ class JobTokens:
         return by
 
     def authorization_of(self, token: str) -> AttemptAuthorization:
-        """Return the authorization that this token gives."""
+        """Return the right to act for the job that ``token`` names; it is not checked here."""
         return AttemptAuthorization(token, self)
 
     async def _note(self, job_id: int, attempt: str, token: str, session_id: str) -> None:
-        """Store that the attempt uses the session, if its token is valid.
+        """Store the fact that the attempt uses the session, if its token is valid.
 
         `submitter` checks the token again after this. So a HAProc that replaces the attempt finds
         every session that the attempt may use, and closes it.
@@ -271,7 +274,7 @@ def _checked(job: Job | None, attempt: str, token: str) -> Submitter:
 
 
 def fenced(job: Job) -> RequestError:
-    """Return the error of an attempt that may not act for its job any more."""
+    """Return the error for an attempt that may not act for its job any more."""
     why = "the job has ended" if job.final is not None else "a later attempt has replaced it"
     return refused(
         ErrorClass.JOB_FENCED,

@@ -1,4 +1,4 @@
-"""A HAProc's part in the ring's jobs, with the scheduler that submits jobs."""
+"""What one HAProc does for the ring's jobs; with the scheduler that submits jobs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ LOOK_S: Final = 1.0
 
 
 class Scheduler:
-    """Submits the jobs of the configuration's schedules when they are due; see `jobs.model`.
+    """Submits the jobs of the configuration's schedules when they are due.
 
-    ``leads``: True if this HAProc is the one that submits now.
+    ``leads``: returns True if this HAProc is the one that submits now. See `haproc.jobs.model`.
     """
 
     def __init__(
@@ -50,12 +50,14 @@ class Scheduler:
         self._leads = leads
         self._unix_ms = unix_ms
         self._done: dict[str, int] = {}
-        """By the name of a schedule: its last slot whose job was submitted."""
+        """The last slot (time at which a schedule is due) whose job was submitted, by the
+        schedule's name."""
         self._logged: dict[str, str] = {}
-        """By the name of a schedule: why its slot could not be submitted at the last check."""
+        """The reason why a schedule's job could not be submitted at the last check, by the
+        schedule's name."""
 
     async def run_forever(self) -> NoReturn:
-        """Submit due jobs until cancelled."""
+        """Submit the jobs that are due, until cancelled."""
         while True:
             if self._leads():
                 for schedule in self._schedules:
@@ -63,7 +65,10 @@ class Scheduler:
             await asyncio.sleep(LOOK_S)
 
     async def look(self, schedule: Schedule) -> None:
-        """Submit a schedule's job if its newest slot is due and was not submitted yet."""
+        """Submit the job for the last time at which the schedule was due, unless that was done.
+
+        Does nothing while a job of an earlier time runs.
+        """
         at = slot(schedule, self._unix_ms() / 1000)
         if at is None or self._done.get(schedule.name) == at:
             return
@@ -90,7 +95,7 @@ class Scheduler:
         self._logged.pop(schedule.name, None)
 
     def _warn_once(self, schedule: Schedule, why: str) -> None:
-        """Log a reason once: the schedule is checked every second."""
+        """Write a reason to the program's log, once: the schedule is checked every second."""
         if self._logged.get(schedule.name) != why:
             self._logged[schedule.name] = why
             logger.warning("schedule %s cannot be submitted: %s", schedule.name, why)
@@ -101,7 +106,7 @@ class Scheduler:
 
 @dataclass(frozen=True, slots=True)
 class JobsHere:
-    """The parts of this HAProc for jobs: answers, admission, and runs."""
+    """The objects of this HAProc for jobs: its answers to requests, admission, and the runner."""
 
     service: JobService
     tokens: JobTokens
@@ -110,10 +115,10 @@ class JobsHere:
 
 
 def incarnations(members: Members) -> dict[str, str | None]:
-    """Return the peers that may still run jobs, with their last reported incarnations.
+    """Return the peers that may still run jobs, with the incarnations that they reported last.
 
-    A silent peer is included until its silence fills a window. Clients leave it at once. But if it
-    only paused, its programs would be ended for nothing.
+    None: not reported yet. A silent peer is included until no heartbeat came for a whole window.
+    Clients leave it at once. But if it only paused, its programs would be ended for nothing.
     """
     return {
         name: peer.beat.incarnation if peer.beat is not None else None
@@ -123,7 +128,7 @@ def incarnations(members: Members) -> dict[str, str | None]:
 
 
 def jobs_folder(config: Config, me: str) -> Path:
-    """Return the parent of the working folders of a HAProc's jobs."""
+    """Return the folder in which the working folders of a HAProc's jobs are."""
     return config.state_dir / "jobs" / me
 
 
@@ -144,7 +149,7 @@ def build_jobs(
     check: Check,
     certificates: Certificates | None = None,
 ) -> JobsHere | None:
-    """Return this HAProc's part in the jobs; None if the ring takes no jobs.
+    """Return this HAProc's objects for jobs; None if the ring takes no jobs.
 
     ``close_session`` closes a user's session at all HAProcs. ``anonymous``: the user of every
     request if no users are configured. ``check``: the check of an uploaded program.

@@ -23,18 +23,20 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_NO_NEW_PRIVS = 38
 CPU_GRACE_S = 1
-"""Time between SIGXCPU and SIGKILL."""
+"""The seconds between SIGXCPU, the signal at the CPU limit, and SIGKILL."""
 EXEC_FAILED = 127
 FDS_LEFT_OPEN = 64
-"""Descriptors below this number may be left open by bubblewrap, such as its user namespace."""
+"""The upper bound of the file descriptors that are closed: bubblewrap may leave some open, such as
+its user namespace."""
 NICE = 5
-"""A program gets a third of its HAProc's share of a busy CPU: clients wait for HAProc. Chosen."""
+"""The niceness of a program: it gets a third of its HAProc's share of a busy CPU, because clients
+wait for HAProc. Chosen."""
 
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def main(plan: dict[str, Any]) -> NoReturn:
-    """Run the program; end when it ends, or when the supervisor ends."""
+    """Start the program; end this process when the program or the supervisor ends."""
     _prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     os.closerange(3, FDS_LEFT_OPEN)
     woken, waking = os.pipe()
@@ -60,7 +62,7 @@ def main(plan: dict[str, Any]) -> NoReturn:
 
 
 def _reap(program: int) -> None:
-    """Wait for all ended children; report the program's end, and exit then."""
+    """Collect all child processes that have ended; if the program is one, report that and exit."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -74,7 +76,7 @@ def _reap(program: int) -> None:
 
 
 def _become(plan: dict[str, Any], parent: int) -> NoReturn:
-    """Become the program: set user and limits, then execute it."""
+    """Turn this process into the program: set user and limits, then execute it."""
     os.setsid()
     os.nice(NICE)
     for name, value in plan["limits"].items():

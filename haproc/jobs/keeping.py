@@ -1,7 +1,7 @@
-"""A HAProc's steps for the ring's jobs, by the state of jobs and peers. Pure.
+"""Decides the steps of a HAProc for the ring's jobs, by the state of jobs and peers; no I/O.
 
-Every HAProc decides for itself. If two take the same step, the events' order (`haproc.jobs.model`)
-lets one of them count.
+Every HAProc decides for itself. If two take the same step, only the event that is stored first has
+an effect (`haproc.jobs.model`).
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from haproc.jobs.model import BatchState, Job, JobAttempt
 OTHERS_AFTER_MS: Final = 5_000
 """A job waits this long for the HAProc that received or ran it last; then any HAProc takes it."""
 FORGET_AFTER_MS: Final = 3_600_000
-"""An ended job is kept at least this long: longer than clients repeat requests."""
+"""An ended job is kept at least this long: clients repeat their requests for a shorter time."""
 
 
 class Step(StrEnum):
-    """The next step for a job."""
+    """The next step that a HAProc takes for a job."""
 
     START = "start"
-    """Begin an attempt."""
+    """Begin the next attempt of the job."""
     LOST = "lost"
-    """Record that the job's attempt is lost and that no restart is left."""
+    """Record that the job's attempt is lost, and that the job may not be restarted any more."""
     FENCE = "fence"
-    """Fence the writes of an ended job that are not in the log yet."""
+    """Fence the ended job in the log: its writes that are not in the log yet are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingView:
-    """The ring as a HAProc sees it at a moment.
+    """What this HAProc knows of the ring at a moment.
 
     - ``me``, ``incarnation``: this HAProc;
     - ``alive``: the incarnation of each peer that may still run jobs, None if not reported yet;
-    - ``unjudged``: the peers whose state cannot be known yet;
-    - ``here``: the names of the attempts that run here;
+    - ``unjudged``: the peers of which it is not known yet if they live;
+    - ``here``: the names of the attempts that run on this HAProc;
     - ``serving``: True if this HAProc may take jobs;
     - ``room``: the number of jobs that it may start.
     """
@@ -54,7 +54,7 @@ class RingView:
 
 
 def is_gone(cluster: str, incarnation: str, seen: RingView) -> bool:
-    """True if this incarnation of a HAProc is gone."""
+    """True if this incarnation of the HAProc of ``cluster`` has surely ended."""
     if cluster == seen.me:
         return incarnation != seen.incarnation
     if cluster in seen.unjudged:
@@ -66,7 +66,7 @@ def is_gone(cluster: str, incarnation: str, seen: RingView) -> bool:
 
 
 def is_lost(attempt: JobAttempt, seen: RingView) -> bool:
-    """True if no HAProc runs an attempt any more."""
+    """True if the HAProc that ran the attempt does not run it any more."""
     mine = (attempt.cluster, attempt.incarnation) == (seen.me, seen.incarnation)
     if mine:
         return attempt.name not in seen.here
@@ -74,7 +74,7 @@ def is_lost(attempt: JobAttempt, seen: RingView) -> bool:
 
 
 def steps(jobs: Iterable[Job], seen: RingView) -> list[tuple[Step, Job]]:
-    """Return the next steps; not more starts than ``room``."""
+    """Return the steps to take now, each with its job; at most ``room`` of them start a job."""
     if not seen.serving:
         return []
     found: list[tuple[Step, Job]] = []
@@ -92,7 +92,7 @@ def steps(jobs: Iterable[Job], seen: RingView) -> list[tuple[Step, Job]]:
 
 
 def _in_turn(waiting: list[Job], running: Counter[str], room: int) -> list[Job]:
-    """Return the jobs to start: the oldest of the user with the fewest running jobs, repeatedly.
+    """Return the jobs to start: again and again the oldest of the user with the fewest running.
 
     So a user with many jobs does not delay the jobs of others.
     """
@@ -131,7 +131,7 @@ def _mine_or_due(cluster: str, incarnation: str, since_ms: int, seen: RingView) 
 
 
 def forgettable(jobs: Iterable[Job], kept_ms: int, kept_max: int, now_ms: int) -> list[Job]:
-    """Return the ended jobs that are too old or too many, oldest first."""
+    """Return the ended jobs to delete: those that are too old or too many, oldest first."""
     ended = sorted(
         (job for job in jobs if job.final is not None),
         key=lambda job: job.final.at_ms if job.final is not None else 0,

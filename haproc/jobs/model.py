@@ -1,4 +1,4 @@
-"""A job, its events, its environment, and the times at which a schedule makes one. Pure."""
+"""What a job is: its events, its environment, the times at which a schedule makes one; no I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cronsim import CronSim
 from haproc.classify.rights import NOTHING, Rights
 from haproc.config.jobs import Schedule
 
-# A job, its events, and the state that follows from them. Pure.
+# A job, its events, and the state that follows from them. No I/O.
 #
 # Each event of a job is stored once under its own key and never changed. The store's changes have
 # one order, the same for all HAProcs. So every HAProc computes the same job from its events in that
@@ -32,7 +32,7 @@ from haproc.config.jobs import Schedule
 
 
 class Outcome(StrEnum):
-    """The end of an attempt."""
+    """How an attempt ended."""
 
     SUCCESS = "success"
     FAILED = "failed"
@@ -48,15 +48,15 @@ class Outcome(StrEnum):
 
 
 RESTARTABLE = frozenset({Outcome.FAILED, Outcome.LOST})
-"""The outcomes after which another attempt may end differently."""
+"""The outcomes after which the job may be restarted: another attempt may end differently."""
 
 
 class BatchState(StrEnum):
-    """A job's state in Livy's words."""
+    """A job's state, by the names that Apache Livy has for a batch."""
 
     NOT_STARTED = "not_started"
     STARTING = "starting"
-    """An attempt has ended, and another is about to begin."""
+    """An attempt has ended, and the next one is about to begin."""
     RUNNING = "running"
     SUCCESS = "success"
     DEAD = "dead"
@@ -75,18 +75,18 @@ _FINAL = {
 
 
 class FileRole(StrEnum):
-    """The purpose of a job's file."""
+    """What a file of a job is for."""
 
     PROGRAM = "program"
     MODULE = "module"
-    """On the program's path: ``pyFiles``."""
+    """A module that the program can import, from ``pyFiles`` of the request."""
     DATA = "data"
-    """In its working folder: ``files``."""
+    """A file in the program's working folder, from ``files`` of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A file of a job, by its name without folders; its bytes are stored separately."""
+    """A file of a job: its name without folders; its bytes have a key of their own."""
 
     role: FileRole
     name: str
@@ -105,12 +105,12 @@ class JobLimits:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The request for a job.
+    """The request for a job, as it is stored.
 
-    - ``fingerprint``: a hash of the request. It distinguishes a repetition of the request from
-      another request under the same id.
-    - ``stored``: the name under which the files' bytes are stored
-    - ``cluster``, ``incarnation``: the HAProc that received the request, and its incarnation
+    - ``fingerprint``: a hash of the request. It tells a repetition of the request from another
+      request under the same id;
+    - ``stored``: the name under which the files' bytes are stored;
+    - ``cluster``, ``incarnation``: the HAProc that received the request, and its incarnation.
     """
 
     user: str
@@ -133,7 +133,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class GrantedSubmission(Submission):
-    """A submission with rights from a provider's token; other users' rights are found by name.
+    """A submission with its user's rights, which a provider's token gave; others are configured.
 
     It is a record of its own kind: a HAProc that does not know of rights must not run it.
     """
@@ -142,16 +142,17 @@ class GrantedSubmission(Submission):
 
 
 def granted(submission: Submission, rights: Rights) -> GrantedSubmission:
-    """Return a submission with the rights of its user."""
+    """Return the submission with the rights of its user added."""
     values = {each.name: getattr(submission, each.name) for each in fields(Submission)}
     return GrantedSubmission(**values, rights=rights)
 
 
 @dataclass(frozen=True, slots=True)
 class JobAttempt:
-    """The start of the job by a HAProc; ``replaces`` is the attempt before, empty for the first.
+    """The event that a HAProc begins an attempt of the job.
 
-    ``log_from``: the number of its first line in the job's log.
+    ``replaces``: the name of the attempt before, empty for the first one. ``log_from``: the number
+    of its first line in the job's output.
     """
 
     number: int
@@ -166,7 +167,10 @@ class JobAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of an attempt; ``code``: its exit code (negative: the signal), None without one."""
+    """The event that an attempt has ended.
+
+    ``code``: the program's exit code (negative: the signal that ended it), None without one.
+    """
 
     attempt: str
     outcome: Outcome
@@ -177,7 +181,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A request to end the job."""
+    """The event that a user or operator asked to end the job."""
 
     by: str
     at_ms: int
@@ -185,7 +189,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """The log was fenced after the job's end: it accepts no later write of the job."""
+    """The event that the ended job was fenced in the ring's log, which refuses later writes."""
 
     at_ms: int
 
@@ -195,7 +199,10 @@ Event: TypeAlias = JobAttempt | Ending | Kill | Fenced
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job now: ``ended`` is the last attempt's ending, ``final`` the job's."""
+    """A job as its events make it.
+
+    ``ended``: the end of the last attempt; ``final``: the end of the whole job. None: not ended.
+    """
 
     id: int
     submission: Submission
@@ -203,23 +210,24 @@ class Job:
     ended: Ending | None = None
     final: Ending | None = None
     sessions: tuple[tuple[str, str], ...] = field(default=())
-    """The Spark sessions that its attempts have used: attempt and the session's id."""
+    """The Spark sessions that the attempts have used: pairs of an attempt's name and a session
+    id."""
     fenced: bool = False
-    """True if a fence was appended to the log after the job's end."""
+    """True if a fence of the job was appended to the ring's log after the job's end."""
 
     @property
     def current(self) -> JobAttempt | None:
-        """The last attempt."""
+        """The last attempt; None if none has begun."""
         return self.attempts[-1] if self.attempts else None
 
     @property
     def restarts_left(self) -> int:
-        """The number of further attempts allowed after the first one."""
+        """The number of restarts that the job may still have."""
         return self.submission.restarts + 1 - max(1, len(self.attempts))
 
     @property
     def state(self) -> BatchState:
-        """The state in Livy's words."""
+        """The job's state, by the name that Apache Livy has for it."""
         if self.final is not None:
             return _FINAL[self.final.outcome]
         if self.current is None:
@@ -228,7 +236,7 @@ class Job:
 
     @property
     def to_fence(self) -> bool:
-        """True if a write of the ended job may still arrive: a fence must stop it.
+        """True if a fence must still be appended: a write of the ended job may be on its way.
 
         A job that ended with success has waited for all its writes.
         """
@@ -236,13 +244,13 @@ class Job:
         return not (well or self.fenced or self.current is None)
 
     def valid(self, attempt: str) -> bool:
-        """True if this attempt may still act for the job."""
+        """True if ``attempt`` is the last one and neither it nor the job has ended."""
         current = self.current
         alive = self.final is None and self.ended is None
         return alive and current is not None and current.name == attempt
 
     def program(self) -> str:
-        """Return the name of the file to run."""
+        """Return the name of the program's file."""
         return next(each.name for each in self.submission.files if each.role is FileRole.PROGRAM)
 
 
@@ -252,7 +260,11 @@ def job_of(
     events: Sequence[tuple[int, Event]],
     sessions: Sequence[tuple[str, str]] = (),
 ) -> Job:
-    """Return the job that these events make; each event comes with its revision."""
+    """Return the job that results from its events: pairs of revision and event.
+
+    The revision is that of the key-value store; it gives the order. An event that comes too late,
+    such as a second start of the same attempt, has no effect.
+    """
     attempts: list[JobAttempt] = []
     ended: Ending | None = None
     final: Ending | None = None
@@ -278,14 +290,14 @@ def job_of(
 
 
 def requested(revisions: Mapping[str, int]) -> str:
-    """Return the key of the first of several submissions under one request id: it counts.
+    """Return the key of the first of several submissions under one request id: that makes the job.
 
-    ``revisions``: the revision of each submission by its key.
+    ``revisions``: the store's revision of each submission, by its key.
     """
     return min(revisions, key=lambda key: revisions[key])
 
 
-# The times of a schedule's jobs. Pure.
+# The times of a schedule's jobs. No I/O.
 #
 # The slots of a schedule are times that every HAProc computes alike: multiples of its interval
 # since 1970, or those of its cron expression, in UTC. The live HAProc with the lowest name submits
@@ -295,11 +307,15 @@ def requested(revisions: Mapping[str, int]) -> str:
 
 
 LATE_MAX_S: Final = 600.0
-"""A slot that was not submitted in this time, because no HAProc lived, is skipped."""
+"""The longest delay, in seconds, of a schedule's job: a slot (time at which it is due) that no
+HAProc submitted until then is skipped."""
 
 
 def slot(schedule: Schedule, now_s: float) -> int | None:
-    """Return the newest due slot, in seconds since 1970; None if it is too long ago."""
+    """Return the last time at which a schedule was due (its slot), in seconds since 1970.
+
+    None if that is too long ago.
+    """
     if schedule.every_s is not None:
         found = int(now_s // schedule.every_s * schedule.every_s)
     else:
@@ -309,23 +325,23 @@ def slot(schedule: Schedule, now_s: float) -> int | None:
 
 
 def request_id(schedule: Schedule, at: int) -> str:
-    """Return the request id of a slot's job."""
+    """Return the request id for the job of a schedule that was due at the time ``at``."""
     return f"schedule:{schedule.name}:{at}"
 
 
 class Turn(Enum):
-    """The action for a slot."""
+    """What to do about a slot: a time at which a schedule is due."""
 
     NOW = auto()
     """The job must be submitted."""
     DONE = auto()
-    """The slot has a job, even if the schedule was changed since."""
+    """The slot's job was submitted already, even if the schedule was changed since."""
     WAIT = auto()
-    """A job of an earlier slot has not ended."""
+    """Submit nothing now: a job of an earlier slot has not ended."""
 
 
 def turn(schedule: Schedule, at: int, jobs: Mapping[str, Job]) -> Turn:
-    """Return the action for a slot; ``jobs``: those of the schedule's user, by request id."""
+    """Return what to do about the slot ``at``; ``jobs``: the user's jobs by request id."""
     if request_id(schedule, at) in jobs:
         return Turn.DONE
     mine = f"schedule:{schedule.name}:"
@@ -334,14 +350,14 @@ def turn(schedule: Schedule, at: int, jobs: Mapping[str, Job]) -> Turn:
 
 
 def leads(me: str, ready: Iterable[str]) -> bool:
-    """True if this HAProc submits the schedules' jobs: its name is the lowest of the READY ones.
+    """True if this HAProc is the one that submits the schedules' jobs: it has the lowest name.
 
     This HAProc must be READY; ``ready``: the READY peers.
     """
     return all(me < other for other in ready)
 
 
-# The environment of a job's program: only the listed variables of HAProc. Pure.
+# The environment of a job's program: only the listed variables of HAProc. No I/O.
 
 
 SYSTEM_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -358,9 +374,9 @@ def environment(
     passed: Mapping[str, str],
     python: Path,
 ) -> dict[str, str]:
-    """Return the environment of the program.
+    """Return the environment variables of a job's program.
 
-    ``passed``: variables of HAProc for jobs; ``ring``: the ring's addresses, and the token.
+    ``passed``: variables of HAProc that jobs get; ``ring``: the ring's addresses, and the token.
     """
     confs = dict(job.submission.confs)
     return {
@@ -382,7 +398,7 @@ def environment(
 
 
 def module_path(folder: Path, files: Sequence[JobFile]) -> list[Path]:
-    """Return the places of the program's imports: a folder, and each archive."""
+    """Return the places from which the program imports: a folder, and each archive of modules."""
     modules = folder / "modules"
     archives = [each.name for each in files if each.role is FileRole.MODULE]
     return [modules, *(modules / name for name in archives if not name.endswith(".py"))]
@@ -395,9 +411,10 @@ def ring_variables(
     options: Sequence[tuple[str, str]],
     after_offset: int,
 ) -> dict[str, str]:
-    """Return the ring's addresses for PySpark and haclient: a port on loopback, client doors.
+    """Return the variables by which PySpark and haclient in a program find the ring.
 
-    ``after_offset``: the program's queries show the log's records below this offset.
+    ``port``: of Spark Connect, on loopback; ``servers``: the client doors. ``after_offset``: the
+    program's queries show the log's records below this offset.
     """
     fresh = {"haproc.after_offset": str(after_offset)} if after_offset else {}
     return {
@@ -409,7 +426,7 @@ def ring_variables(
 
 
 def remote_url(port: int, token: str, options: Sequence[tuple[str, str]]) -> str:
-    """Return the URL by which a job reaches the ring: a port on loopback, and its token.
+    """Return the URL by which a job's PySpark reaches the ring: a port on loopback, and its token.
 
     The host's name is one to which PySpark sends a token without TLS.
     """
@@ -418,5 +435,5 @@ def remote_url(port: int, token: str, options: Sequence[tuple[str, str]]) -> str
 
 
 def placed(file: JobFile) -> str:
-    """Return the path of a job's file in its folder."""
+    """Return the path of a job's file inside the job's working folder."""
     return f"modules/{file.name}" if file.role is FileRole.MODULE else file.name

@@ -1,4 +1,4 @@
-"""One program's process: its folder, its sandbox, its limits, its output, its end."""
+"""The process of a job's program: its folder, its sandbox, its limits, its output, its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from haproc.jobs.model import JobLimits, Outcome
 
 
 def make_folder(folder: Path, files: Sequence[tuple[str, bytes]], user: str | None) -> None:
-    """Make a program's working folder with these files, given by path; an old one is removed."""
+    """Make a program's working folder with ``files``: pairs of path and bytes.
+
+    An old folder is removed. ``user``: the user of the system to whom it belongs; None: HAProc's
+    own.
+    """
     remove_folder(folder)
     folder.mkdir(parents=True, mode=0o700)
     for name in ("tmp", "modules"):
@@ -69,7 +73,7 @@ def _opened(name: str, within: int | None) -> int:
 
 
 def _cleared(folder: int, top: int) -> list[str]:
-    """Remove the files of a folder; return its folders, by their new names at the top."""
+    """Remove the files in a folder, and move its folders to ``top``; return their new names."""
     found: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -86,7 +90,7 @@ def _cleared(folder: int, top: int) -> list[str]:
 
 
 def _open_up(name: str, within: int) -> None:
-    """Make a folder readable, which its owner may have closed; never follow a link."""
+    """Make a folder readable again that the program may have closed; never follow a link."""
     there = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within)
     try:
         Path(f"/proc/self/fd/{there}").chmod(0o700)
@@ -109,11 +113,11 @@ SYSTEM: Final = (
     *("/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/localtime", "/etc/passwd"),
     *("/etc/group", "/etc/ld.so.cache", "/etc/mime.types", "/etc/alternatives"),
 )
-"""System files that Python, gRPC and Arrow read; no folder that may have private keys."""
+"""The system's paths that programs see, for Python, gRPC and Arrow; none may have private keys."""
 SHARED_MEMORY_BYTES: Final = 64 << 20
 """The size of /dev/shm, as in containers."""
 USER_NAMESPACE_FD: Final = 3
-"""The descriptor of the namespace that the supervisor has made (`NAMESPACE_FD` there)."""
+"""The file descriptor of the user namespace that the supervisor has made (`NAMESPACE_FD` there)."""
 LINKS_MAX: Final = 16
 
 _NAMESPACES: Final = (
@@ -125,7 +129,8 @@ _AS_ROOT: Final = (
     *("--userns", str(USER_NAMESPACE_FD)),
     *("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"),
 )
-"""The first process needs both capabilities to set the program's user; the program gets none."""
+"""The bubblewrap options of a HAProc that is root. The first process needs both capabilities to set
+the program's user; the program gets none."""
 _DEVICES: Final = (
     *("--proc", "/proc", "--dev", "/dev"),
     *("--perms", "1777", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"),
@@ -141,7 +146,7 @@ def sandboxed(
     hidden: Sequence[Path],
     as_root: bool,
 ) -> list[str]:
-    """Return the command that runs another one in a sandbox.
+    """Return the command that runs ``command`` in a sandbox.
 
     ``folder`` is writable. ``readable`` paths can be read in addition to the system's files, except
     for those in ``hidden``. ``as_root``: the caller is root and gives a user namespace as a
@@ -165,7 +170,7 @@ def sandboxed(
 
 
 def _seen(hidden: Iterable[Path], shown: Sequence[Path]) -> list[Path]:
-    """Return the hidden paths that are below visible ones, with links followed."""
+    """Return the paths in ``hidden`` that a program would see below ``shown``, links followed."""
     found = set()
     for secret in (each.resolve() for each in hidden):
         for path in shown:
@@ -180,14 +185,14 @@ def _parents(paths: Iterable[Path]) -> list[Path]:
 
 
 def _open_to_all(folders: Iterable[Path]) -> list[str]:
-    """Return the options that make these folders, open for any user of the program."""
+    """Return bubblewrap's options that make these folders, which every user may then read."""
     return [part for each in folders for part in ("--perms", "0755", "--dir", str(each))]
 
 
 def homes_of(python: Path) -> list[Path]:
-    """Return the folders of an interpreter with its packages.
+    """Return the folders that contain an interpreter and its packages.
 
-    For a virtual environment, the folders of its base interpreter are included.
+    For a virtual environment also those of the interpreter that it is based on.
     """
     found = set()
     for _ in range(LINKS_MAX):
@@ -207,7 +212,8 @@ BEGIN: Final = (
     "import json, sys; plan = json.loads(sys.stdin.buffer.readline()); "
     "inside = {}; exec(plan.pop('source'), inside); inside['main'](plan)"
 )
-"""The text that a job's interpreter runs first: a sandbox contains no file of HAProc."""
+"""The Python text that a job's interpreter runs first. It reads all else from standard input,
+because a sandbox contains no file of HAProc."""
 BUBBLEWRAP: Final = "bwrap"
 READ_BYTES: Final = 64 << 10
 FILES_OPEN_MAX: Final = 1024
@@ -218,7 +224,7 @@ UNPRIVILEGED: Final = "nobody"
 
 
 def user_of(settings: Jobs) -> str | None:
-    """Return the user of programs; None for HAProc's own user."""
+    """Return the user of the system as whom programs run; None for HAProc's own user."""
     sandboxed = settings.isolation is Isolation.BUBBLEWRAP
     if settings.user is None and sandboxed and os.geteuid() == 0:
         return UNPRIVILEGED
@@ -226,13 +232,13 @@ def user_of(settings: Jobs) -> str | None:
 
 
 def interpreter_of(settings: Jobs) -> Path:
-    """Return the command that runs programs, and the first process of each job."""
+    """Return the path of the Python that runs programs, and each job's first process."""
     return settings.python or Path(sys.executable)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The program to run: an absolute command, its folder, its environment, and its limits.
+    """What is needed to run a program: its command, folder, environment and limits.
 
     - ``settings``: the isolation of programs, their user, and the limits of all of them;
     - ``limits``: those of this program;
@@ -252,7 +258,10 @@ class Plan:
         return max(1, round(self.limits.cpu_s))
 
     def fields(self) -> dict[str, Any]:
-        """Return the supervisor's input; raises OSError, or KeyError for an unknown user."""
+        """Return the plan as the supervisor's input.
+
+        Raises OSError, or KeyError for an unknown user.
+        """
         settings = self.settings
         python, name = interpreter_of(settings), user_of(settings)
         limits = {
@@ -296,7 +305,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a program; ``code`` is its exit code (negative: the signal)."""
+    """How a program ended; ``code``: its exit code (negative: the signal that ended it)."""
 
     outcome: Outcome
     code: int | None
@@ -304,7 +313,7 @@ class End:
 
 
 class Running:
-    """A running program."""
+    """A program that was started, and its supervisor."""
 
     def __init__(self, process: asyncio.subprocess.Process, plan: Plan) -> None:
         self._process = process
@@ -337,7 +346,7 @@ class Running:
             self._process.stdin.close()
 
     async def output(self) -> AsyncIterator[bytes]:
-        """Yield the output until it ends; a program with too much output is ended."""
+        """Yield the program's output until it ends; a program with too much output is ended."""
         stdout = self._process.stdout
         assert stdout is not None
         came = 0
@@ -350,7 +359,7 @@ class Running:
             yield piece
 
     async def ended(self) -> End:
-        """Return the end of the program, after its output was read."""
+        """Wait for the program's end, and return it; only after all `output` was read."""
         assert self._process.stderr is not None
         report = await self._process.stderr.read()
         await self._process.wait()
@@ -374,7 +383,10 @@ ENDED_WHY: Final = {
 
 
 def end_of(lines: Sequence[str], cpu_limit_s: float) -> End:
-    """Return the end that supervisor, first process and bubblewrap report in their last lines."""
+    """Return the end of a program from the last lines of its standard error.
+
+    Supervisor, first process and bubblewrap report there.
+    """
     words: dict[str, Any] = {}
     others: list[str] = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""Jobs in the ring's key-value store: their keys and bytes, and the tail of their output. Pure."""
+"""The form of jobs in the key-value store: keys, bytes, the kept end of their output; no I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from haproc.jobs.model import (
     Submission,
 )
 
-# Jobs' keys and bytes in the ring's key-value store. Pure.
+# Jobs' keys and bytes in the ring's key-value store. No I/O.
 #
 # Each key is written once, so no late write undoes a newer one:
 #
@@ -39,16 +39,17 @@ EVENTS: Final = "job/at/"
 FILES: Final = "jobfile/"
 LOGS: Final = "joblog/"
 GRACE_MS: Final = 3_600_000
-"""The time for which files wait for their job. Chosen: far above the differences of clocks."""
+"""The time after which stored files without a job are deleted. Chosen: far above the differences of
+clocks."""
 
 
 def request_prefix(user: str, request_id: str) -> str:
-    """Return the prefix of the submissions under a request id."""
+    """Return the prefix of the keys of all submissions under one request id."""
     return f"{REQUESTED}{quote(user, safe='')}/{quote(request_id, safe='')}/"
 
 
 def events_prefix(job_id: int) -> str:
-    """Return the prefix of a job's events."""
+    """Return the prefix of the keys of a job's events."""
     return f"{EVENTS}{job_id:016}/"
 
 
@@ -72,17 +73,17 @@ def left_over(keys: Iterable[str], jobs: Mapping[int, Submission], now_ms: int) 
 
 
 def session_key(job_id: int, attempt: str, session_id: str) -> str:
-    """Return the key that notes that an attempt uses a Spark session."""
+    """Return the key that records the use of a Spark session by an attempt."""
     return f"{events_prefix(job_id)}s/{attempt}/{quote(session_id, safe='')}"
 
 
 def file_key(stored: str, index: int) -> str:
-    """Return the key of a file's bytes."""
+    """Return the key of a file's bytes; ``stored``: the submission's name for its files."""
     return f"{FILES}{stored}/{index:03}"
 
 
 def event_key(job_id: int, event: Event, name: str) -> str:
-    """Return the key of an event; ``name`` is unique."""
+    """Return the key of an event; ``name``: a unique text, which ends the key."""
     match event:
         case JobAttempt(number):
             return f"{events_prefix(job_id)}a/{number:03}.{name}"
@@ -96,7 +97,7 @@ def event_key(job_id: int, event: Event, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyParts:
-    """The parts of a key below ``job/at/``.
+    """A key that begins with ``job/at/``, divided into its parts.
 
     ``sort``: ``a`` attempt, ``e`` ending, ``k`` kill, ``f`` fence, ``s`` Spark session. ``rest``:
     the text after it.
@@ -108,7 +109,7 @@ class KeyParts:
 
 
 def place_of(key: str) -> KeyParts | None:
-    """Return the parts of a key below ``job/at/``; None if it is no such key."""
+    """Return the parts of a key that begins with ``job/at/``; None for any other key."""
     number, _, rest = key.removeprefix(EVENTS).partition("/")
     sort, _, rest = rest.partition("/")
     return KeyParts(int(number), sort, unquote(rest)) if number.isdigit() and rest else None
@@ -138,41 +139,42 @@ RECORDS: Final[Kinds[Submission | Event]] = Kinds(
 
 
 LINE_BYTES_MAX: Final = 8 << 10
-"""A longer line is cut into parts, between two characters."""
+"""The most bytes of a line of output: a longer one is cut into parts, between two characters."""
 CHARACTER_BYTES_MAX: Final = 4
 PIECE_BYTES_MAX: Final = 64 << 10
 LINE_COST: Final = 4
-"""Bytes of a stored line in addition to its text; so the number of empty lines is bounded, too."""
+"""The bytes that a stored line costs in addition to its text; so the number of empty lines is
+bounded, too."""
 GROWING_BYTES_MAX: Final = 8 << 10
-"""A last piece below this size is written again with the next lines. Chosen: so a program that
-writes a line a second has few pieces, and repeated writes are cheap."""
+"""The size below which a log's last piece is written again with the next lines. Chosen: so a
+program that writes a line a second has few pieces, and repeated writes are cheap."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Lines of a log, from the number ``first`` on."""
+    """Some lines of a job's output, stored as one value; ``first``: the first line's number."""
 
     first: int
     lines: tuple[str, ...]
 
     @property
     def end(self) -> int:
-        """The number after the last line's."""
+        """The number of the line after the piece's last one."""
         return self.first + len(self.lines)
 
     @property
     def size(self) -> int:
-        """The size in bytes, approximately."""
+        """The approximate size of the piece in bytes."""
         return sum(map(_cost, self.lines))
 
 
 def log_prefix(job_id: int) -> str:
-    """Return the prefix of a job's log."""
+    """Return the prefix of the keys of a job's output."""
     return f"{LOGS}{job_id:016}/"
 
 
 def piece_key(job_id: int, attempt: str, first: int, end: int) -> str:
-    """Return the key of a piece."""
+    """Return the key of a piece of output; ``first``, ``end``: its lines' numbers."""
     return f"{log_prefix(job_id)}{attempt}/{first:012}-{end:012}"
 
 
@@ -182,12 +184,12 @@ def piece_bytes(piece: LogPiece) -> bytes:
 
 
 def lines_of(data: bytes) -> list[str]:
-    """Return the lines of a stored piece."""
+    """Return the lines of a piece of output from its stored form."""
     return [str(line) for line in json.loads(data)]
 
 
 class Tail:
-    """The kept output of one attempt."""
+    """The end of one attempt's output: the part that the ring keeps."""
 
     def __init__(self, first: int, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -200,11 +202,11 @@ class Tail:
 
     @property
     def end(self) -> int:
-        """The number of the next line."""
+        """The number that the next line of output gets."""
         return self._first_fresh + len(self._fresh)
 
     def add_output(self, data: bytes) -> None:
-        """Add output."""
+        """Add bytes of the program's output, and divide them into lines."""
         lines = (self._open + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         self._open = lines.pop()
         for line in lines:
@@ -229,13 +231,13 @@ class Tail:
             self._growing = None
 
     def close(self) -> None:
-        """End the last line, because the output has ended."""
+        """Add the unfinished last line, because the output has ended."""
         if self._open:
             self._line(self._open)
             self._open = b""
 
     def flush(self) -> tuple[list[LogPiece], list[tuple[int, int]]]:
-        """Return the pieces to store now, and first line and end of the pieces to delete then."""
+        """Return the pieces to store now, and (first line, end) of the pieces to delete then."""
         if not self._fresh:
             return [], []
         gone: list[tuple[int, int]] = []
@@ -259,7 +261,7 @@ class Tail:
 
 
 def _cut_at(line: bytes) -> int:
-    """Return the length of the next stored part of a line; no character is cut in two."""
+    """Return how many bytes of ``line`` one part takes, so that no character is cut in two."""
     if len(line) <= LINE_BYTES_MAX:
         return len(line)
     for at in range(LINE_BYTES_MAX, LINE_BYTES_MAX - CHARACTER_BYTES_MAX, -1):
@@ -286,7 +288,10 @@ def _cost(line: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stored piece to be read: its key, and the lines of the job that are taken from it."""
+    """A stored piece of a job's output, and the lines of it that are shown.
+
+    ``first``: the number of the piece's first line; ``start``, ``end``: those of the shown lines.
+    """
 
     key: str
     first: int
@@ -295,7 +300,10 @@ class Span:
 
 
 def spans(keys: Iterable[str], job_id: int, attempts: Sequence[JobAttempt]) -> list[Span]:
-    """Return the pieces that make up a job's log, in order, without overlap."""
+    """Return the stored pieces that together are a job's output, in order, without overlap.
+
+    ``keys``: the keys of all its pieces.
+    """
     prefix = log_prefix(job_id)
     of: dict[str, list[tuple[int, int, str]]] = {}
     for key in keys:
@@ -317,15 +325,16 @@ def spans(keys: Iterable[str], job_id: int, attempts: Sequence[JobAttempt]) -> l
 
 
 def total(found: Sequence[Span], attempts: Sequence[JobAttempt]) -> int:
-    """Return the number of lines that the log has had, including dropped ones."""
+    """Return the number of lines of a job's output so far, deleted ones included."""
     begun = attempts[-1].log_from if attempts else 0
     return max(begun, found[-1].end if found else 0)
 
 
 def page(start: int | None, size: int, found: Sequence[Span], end: int) -> tuple[int, int]:
-    """Return the first line's number and the end of a page; without ``start`` the last page.
+    """Return the number of the first line of a page, and of the line after it.
 
-    ``end``: the number after the log's last line.
+    ``start``: the wanted first line; None: the last page. ``end``: the number after the output's
+    last line.
     """
     oldest = found[0].start if found else end
     begin = max(end - size, oldest) if start is None else min(max(start, oldest), end)

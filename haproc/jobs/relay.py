@@ -26,7 +26,10 @@ PIECE_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class DoorAddress:
-    """A door; ``mine``: True for the own HAProc's, whose certificate need not name loopback."""
+    """A door's address.
+
+    ``mine``: True for this HAProc's own door, whose certificate need not name loopback.
+    """
 
     cluster: str
     host: str
@@ -35,13 +38,13 @@ class DoorAddress:
 
 
 def connect_doors(config: Config, me: str) -> list[DoorAddress]:
-    """Return the ring's Spark Connect doors, the own one first."""
+    """Return the ring's Spark Connect doors; this HAProc's own comes first."""
     found = ((each.name, each.connect) for each in config.clusters if each.connect is not None)
     return _doors(config, me, dict(found))
 
 
 def client_doors(config: Config, me: str) -> list[DoorAddress]:
-    """Return the ring's client doors, the own one first."""
+    """Return the ring's client doors; this HAProc's own comes first."""
     return _doors(config, me, {each.name: each.listen for each in config.clusters})
 
 
@@ -56,9 +59,10 @@ def _doors(config: Config, me: str, addresses: Mapping[str, Address]) -> list[Do
 
 
 class Relay:
-    """A port on loopback for one job. ``doors`` returns the doors worth trying now, in order.
+    """A port on loopback for one job; it leads connections to the first door that answers.
 
-    ``certificates``: for doors with TLS, else None.
+    ``doors`` returns the doors that probably work now, in order. ``certificates``: for doors with
+    TLS, else None.
     """
 
     def __init__(
@@ -74,7 +78,7 @@ class Relay:
         self.port = 0
 
     async def start(self) -> None:
-        """Listen."""
+        """Begin to accept connections."""
         # Set before `start_serving`, which gives way to other tasks: if it is cancelled there,
         # `aclose` still finds the server.
         self._server = await asyncio.start_server(self._serve, HOST, 0, start_serving=False)
@@ -85,7 +89,7 @@ class Relay:
         await self._server.start_serving()
 
     def check(self) -> None:
-        """Close connections to doors that are not worth trying any more: one may be frozen."""
+        """Close connections to doors that jobs should not use now: one may be frozen."""
         worth = {door.cluster for door in self._doors()}
         for task, cluster in list(self._open.items()):
             if cluster not in worth:
@@ -130,7 +134,10 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class Relays:
-    """The ports for the jobs of one HAProc; ``clients``: only if the client doors have TLS."""
+    """The ports on loopback by which the jobs of one HAProc reach the ring.
+
+    ``connect``: to Spark Connect doors; ``clients``: to client doors, only if these have TLS.
+    """
 
     connect: Relay
     clients: Relay | None = None
@@ -140,16 +147,16 @@ class Relays:
         return [each for each in (self.connect, self.clients) if each is not None]
 
     def servers(self, urls: Sequence[str]) -> Sequence[str]:
-        """Return the client doors' URLs for a job; ``urls``: those without a relay."""
+        """Return the client doors' URLs for a job; ``urls``: the result if there is no relay."""
         return urls if self.clients is None else [f"http://{HOST}:{self.clients.port}"]
 
     async def start(self) -> None:
-        """Listen."""
+        """Begin to accept connections."""
         for each in self._all:
             await each.start()
 
     def check(self) -> None:
-        """Close connections to doors that are not worth trying any more."""
+        """Close connections to doors that jobs should not use now: one may be frozen."""
         for each in self._all:
             each.check()
 
@@ -163,7 +170,7 @@ _Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def _relay(here: _Ends, there: _Ends) -> None:
-    """Carry bytes both ways until one end closes."""
+    """Copy bytes in both directions until one end closes its connection."""
     ways = [
         asyncio.ensure_future(_carry(here[0], there[1])),
         asyncio.ensure_future(_carry(there[0], here[1])),

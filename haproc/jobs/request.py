@@ -1,4 +1,4 @@
-"""Jobs as Livy's batches: reads a request, finds its files, and writes a job's answer."""
+"""Jobs in the form of Apache Livy's batches: reads requests and files, writes answers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from haproc.config.jobs import Jobs, UnknownFields
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.jobs.model import FileRole, Job, JobFile, JobLimits, Submission
 
-# Jobs in the format of Livy's batches. Pure.
+# Jobs in the format of Livy's batches. No I/O.
 
 
 def batch(job: Job, log: Sequence[str] = ()) -> dict[str, Json]:
-    """Return a job as Livy shows a batch; fields that Livy does not have are below ``haproc``."""
+    """Return a job in the JSON form in which Apache Livy shows a batch.
+
+    ``log``: the lines of output to show. Fields that Livy does not have are below ``haproc``.
+    """
     current = job.current
     return {
         "id": job.id,
@@ -54,9 +57,9 @@ def batch(job: Job, log: Sequence[str] = ()) -> dict[str, Json]:
 def read_files(
     paths: Sequence[tuple[FileRole, str]], folders: Sequence[Path], bytes_max: int
 ) -> list[Upload]:
-    """Return the files; raises RequestError for one that is missing or outside the folders.
+    """Read the files at these paths; raises RequestError if one is missing or outside ``folders``.
 
-    Also if they have more than ``bytes_max`` together.
+    It is also raised if they have more than ``bytes_max`` together.
     """
     found = []
     for role, path in paths:
@@ -74,9 +77,10 @@ def read_files(
 
 
 def find(path: str, folders: Sequence[Path]) -> Path:
-    """Return the target of a path, links followed; raises RequestError outside the folders.
+    """Find the file that a request names in ``folders``, and return its path, links followed.
 
-    A relative path is searched in each folder. The schemes ``file:`` and ``local:`` are ignored.
+    Raises RequestError if it is not there. A relative path is searched in each folder. The schemes
+    ``file:`` and ``local:`` are ignored.
     """
     try:
         parts = urlsplit(path)
@@ -97,7 +101,7 @@ def find(path: str, folders: Sequence[Path]) -> Path:
 
 
 def too_large() -> RequestError:
-    """Return the error of files that are too large together."""
+    """Return the error for the files of a job that are too large together."""
     return refused(
         ErrorClass.TOO_LARGE,
         "the job's files are larger than jobs.files_bytes_max together",
@@ -113,7 +117,7 @@ def _not_there(path: str, why: str) -> RequestError:
     )
 
 
-# Livy's request for a batch, read into a submission. Pure.
+# Livy's request for a batch, read into a submission. No I/O.
 #
 # Livy's fields are for a driver in a JVM. A field that fits a Python program beside a HAProc is
 # used (``driverMemory`` is the bound of its memory). A field for a separate cluster, or without
@@ -123,19 +127,19 @@ def _not_there(path: str, why: str) -> RequestError:
 
 ARGS_MAX: Final = 1000
 TEXT_BYTES_MAX: Final = 64 << 10
-"""The limit of arguments, settings and environment together."""
+"""The most bytes of a job's arguments, settings and environment together."""
 NAME_CHARS_MAX: Final = 200
 INLINE_NAME: Final = "program.py"
 PROGRAM_BYTES_MAX: Final = 1 << 20
-"""The limit of the program's size. Measured: to parse it takes up to 600 times its size as memory,
-and seconds."""
+"""The most bytes of a program. Measured: to parse it takes up to 600 times its size as memory, and
+seconds."""
 
 FIELDS: Final = (
     *("file", "code", "args", "pyFiles", "files", "conf", "name", "proxyUser", "requestId"),
     *("driverMemory", "className", "jars", "archives", "driverCores", "executorMemory"),
     *("executorCores", "numExecutors", "queue", "heartbeatTimeoutInSecond"),
 )
-"""The fields of a body: Livy's, and HAProc's own: ``code`` and ``requestId``."""
+"""The fields that a request may have: Livy's, and HAProc's own: ``code`` and ``requestId``."""
 _REFUSED: Final = {
     "className": "a job is a Python program, and has no class to start",
     "jars": "JVM code would run in a driver of its own, which writes past the ring",
@@ -153,20 +157,21 @@ NEVER_IGNORED: Final = frozenset(
         *("spark.archives", "spark.files", "spark.jars", "spark.plugins", "spark.submit.pyFiles"),
     }
 )
-"""If one were ignored, the program would be another one, or run on another Spark than it names."""
+"""Fields and settings that are refused in any case: if one were ignored, the program would be
+another one, or run on another Spark than it names."""
 _ENVIRONMENT: Final = ("haproc.env.", "spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
 OPTIONS: Final = ("consistency", "acceptable_offset_lag", "write_concern", "fanout", "timeout_s")
-"""Options of the Spark Connect door, as conf ``haproc.NAME``."""
+"""The options of the Spark Connect door that a job may set, as conf ``haproc.NAME``."""
 _UNITS: Final = {"": 1 << 20, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _ID: Final = re.compile("[A-Za-z0-9._:-]{1,128}")
 _TAKEN: Final = frozenset({"modules", "tmp"})
-"""Names that exist in the working folder already."""
+"""Names that no file may have: they exist in the working folder already."""
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ -]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file's bytes, and its role."""
+    """A file of a job with its bytes, and what it is for."""
 
     role: FileRole
     name: str
@@ -175,7 +180,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The content of a body; the files of ``paths`` are not read yet.
+    """What a request for a job asks for; the files of ``paths`` are not read yet.
 
     ``job``: the submission, still without files, request id and fingerprint.
     """
@@ -185,11 +190,11 @@ class Wanted:
     job: Submission
     request_id: str | None
     ignored: tuple[str, ...] = ()
-    """Fields and settings of the request that mean nothing here."""
+    """The names of fields and settings in the request that have no effect here."""
 
 
 def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: Jobs) -> Wanted:
-    """Return the content of a body; raises RequestError."""
+    """Read the JSON body of a request for a job; raises RequestError if it is wrong."""
     try:
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # JSON may contain halves of characters
@@ -242,14 +247,17 @@ def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: 
 
 
 class _Ignored:
-    """Notes the fields of a request that have no effect and that the configuration ignores."""
+    """Collects the names of a request's fields and settings that have no effect on a job.
+
+    The configuration says if such fields may be ignored.
+    """
 
     def __init__(self, jobs: Jobs) -> None:
         self._allowed = jobs.unknown_fields is UnknownFields.IGNORE
         self.names: set[str] = set()
 
     def may(self, name: str) -> bool:
-        """True if a field or setting may be ignored; then its name is added to ``names``."""
+        """Return True if a field or setting may be ignored, and add its name to ``names`` then."""
         never = name in NEVER_IGNORED or name.startswith(("haproc.", "spark.jars."))
         if self._allowed and not never:
             self.names.add(name)
@@ -264,7 +272,7 @@ class _Ignored:
 def _program(
     body: Mapping[str, Any], uploads: Sequence[Upload]
 ) -> tuple[list[tuple[FileRole, str]], list[Upload]]:
-    """Return the program's path, if it is given by one, and all uploads, with ``code`` as one.
+    """Return the program's path, or none, and all files in the request, ``code`` as one of them.
 
     Raises RequestError unless exactly one program is given.
     """
@@ -280,7 +288,7 @@ def _program(
 
 @dataclass(slots=True)
 class _Settings:
-    """The settings in ``conf``."""
+    """The settings in the field ``conf`` of a request, by their kinds."""
 
     confs: dict[str, str]
     options: dict[str, str]
@@ -293,11 +301,11 @@ class _Settings:
 
     @property
     def all(self) -> list[tuple[str, str]]:
-        """All settings that the submission keeps."""
+        """All settings that are stored in the submission."""
         return [*self.confs.items(), *self.options.items(), *self.environment.items()]
 
     def limits(self, body: Mapping[str, Any], jobs: Jobs, ignored: _Ignored) -> JobLimits:
-        """Return the job's limits: those of the configuration, or less."""
+        """Return the job's limits: the configuration's, or lower ones that the request names."""
         memory = _text(body, "driverMemory") or self.memory
         most = jobs.memory_bytes_max
         wanted = memory_bytes(memory) if memory is not None else most
@@ -365,7 +373,10 @@ def _setting(found: _Settings, key: str, text: str, jobs: Jobs, ignored: _Ignore
 
 
 def memory_bytes(text: str) -> int:
-    """Return the bytes of ``512m`` or ``2g``; without a unit they are MiB, as in Spark."""
+    """Return the number of bytes that a text such as ``512m`` or ``2g`` means.
+
+    Without a unit they are MiB, as in Spark.
+    """
     found = re.fullmatch(r"(\d{1,9})([bkmgt]?)b?", text.strip().lower())
     if found is None or int(found[1]) == 0:
         raise _bad(f"{text[:40]!r} is no amount of memory, such as 512m or 2g")
@@ -373,7 +384,7 @@ def memory_bytes(text: str) -> int:
 
 
 def check_name(name: str) -> str:
-    """Return a file's name; raises RequestError if it is no name without folders."""
+    """Return the name of a file; raises RequestError if it contains folders or is no name."""
     if not _FILE_NAME.fullmatch(name):
         raise _bad(f"{name[:80]!r} is no name of a file: letters, digits, '.', '_', '-', ' '")
     if name in _TAKEN:
@@ -382,7 +393,7 @@ def check_name(name: str) -> str:
 
 
 def check_program(upload: Upload) -> None:
-    """Refuse a file that is no Python program, or that sets its own Spark master."""
+    """Raise RequestError for a file that is no Python program, or sets its own Spark master."""
     if upload.role is not FileRole.PROGRAM:
         return
     if not upload.name.endswith(".py"):
@@ -407,7 +418,7 @@ def check_program(upload: Upload) -> None:
 
 
 def _sets_master(node: ast.AST) -> bool:
-    """True if the node is ``….builder….master(…)``."""
+    """True if a part of a program is a call such as ``….builder….master(…)``."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
     if node.func.attr != "master":
@@ -421,7 +432,10 @@ def _sets_master(node: ast.AST) -> bool:
 
 
 def submission(job: Submission, files: Sequence[Upload], request_id: str) -> Submission:
-    """Return the whole submission of a request; all its files are read and checked."""
+    """Return the submission ``job`` with its files, request id and fingerprint.
+
+    Raises RequestError if two files have the same name.
+    """
     names = [(each.role is FileRole.MODULE, each.name) for each in files]
     if len(set(names)) < len(names):
         raise _bad("two files have the same name")

@@ -61,22 +61,24 @@ logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
 FLUSH_S: Final = 0.5
-"""The highest age of a line before others can read it."""
+"""The longest time until a line of output is stored, so that others can read it."""
 AGAIN_S: Final = 1.0
 LOG_TRIES_MAX: Final = 60
-"""Attempts to store a piece of a job's log; then the piece is lost, and the job goes on."""
+"""The most attempts to store a piece of a job's output; then the piece is lost, and the job goes
+on."""
 APPLIED_WITHIN_S: Final = 60.0
-"""A restarted attempt waits this long for its cluster; then any HAProc may take the job."""
+"""The longest time for which a restarted attempt waits until its cluster has applied the log; then
+any HAProc may take the job."""
 FORGET_S: Final = 60.0
 FORGET_MAX: Final = 50
-"""Jobs that one pass deletes."""
+"""The most jobs that are deleted in one check."""
 DROPPED_MAX: Final = 2000
-"""Keys without a job that one pass deletes; the others are for the next pass."""
+"""The most keys without a job that are deleted in one check; the others are for the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The parts of its HAProc that the runner needs.
+    """What the runner needs of its HAProc.
 
     - ``servers``: URLs of client doors, the own one first;
     - ``folder``: the parent of the jobs' working folders;
@@ -105,7 +107,7 @@ class Around:
 
 @dataclass(slots=True)
 class Here:
-    """An attempt that runs here; ``running`` is None until its program is started."""
+    """An attempt that this HAProc runs; ``running`` is None until its program is started."""
 
     job_id: int
     task: asyncio.Task[None]
@@ -113,7 +115,7 @@ class Here:
     stopping: bool = False
 
     def stop(self) -> None:
-        """End the attempt."""
+        """End the attempt's program, or prevent its start."""
         self.stopping = True
         if self.running is not None:
             self.running.stop()
@@ -135,20 +137,20 @@ class Runner:
         self._forget_at = 0.0
         self._ended: Counter[str] = Counter()
         self.of_ring: Mapping[str, int] = dict.fromkeys(BatchState, 0)
-        """The ring's jobs by state, at the last check."""
+        """The number of the ring's jobs in each state, at the last check."""
 
     @property
     def running(self) -> int:
-        """The number of attempts that run here."""
+        """The number of attempts that this HAProc runs now."""
         return len(self._here)
 
     def take_ended(self) -> Mapping[str, int]:
-        """Return the number of attempts that ended here since the last call, by outcome."""
+        """Return how many attempts ended on this HAProc since the last call, by their outcome."""
         ended, self._ended = self._ended, Counter()
         return ended
 
     async def run_forever(self) -> NoReturn:
-        """Start, end and delete jobs until cancelled."""
+        """Check the ring's jobs again and again: start, end and delete jobs, until cancelled."""
         await asyncio.to_thread(remove_folder, self._around.folder)
         await self._relays.start()
         while True:
@@ -221,7 +223,7 @@ class Runner:
         await self._close_sessions(await self._book.store_event(job.id, ending))
 
     async def _begin(self, job: Job) -> None:
-        """Try to make the next attempt; only the first HAProc that does so succeeds."""
+        """Try to begin the job's next attempt; only the first HAProc that tries has success."""
         around = self._around
         name = self._book.new_name()
         token, digest = new_token(job.id, name)
@@ -270,8 +272,8 @@ class Runner:
     async def _fence(self, job: Job) -> int:
         """Stop writes of earlier attempts that are not in the log yet; return the fence's end.
 
-        Returns once the log up to that offset is applied here. So the new attempt sees all writes
-        of the earlier ones.
+        That is the offset after the fence. Returns once the log up to it is applied here, so the
+        new attempt sees all writes of the earlier ones.
         """
         after_offset = await self._around.fence(job.id)
         try:
@@ -331,7 +333,7 @@ class Runner:
             await asyncio.shield(self._flush(job_id, attempt, tail))
 
     async def _flush(self, job_id: int, attempt: JobAttempt, tail: Tail) -> None:
-        """Store the output. A piece that cannot be stored now is tried again for a while."""
+        """Store the new output of an attempt; try again for a while if the store is away."""
         pieces, gone = tail.flush()
         for piece in pieces:
             key = piece_key(job_id, attempt.name, piece.first, piece.end)
@@ -372,7 +374,7 @@ class Runner:
         return False
 
     async def _close_sessions(self, job: Job) -> None:
-        """Close the sessions of attempts that are over, so that their statements end."""
+        """Close the Spark sessions of attempts that have ended, so that their statements end."""
         for attempt, session_id in job.sessions:
             if not job.valid(attempt):
                 try:

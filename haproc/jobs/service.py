@@ -1,4 +1,4 @@
-"""The actions on the ring's jobs: a user acts on the own jobs, an operator on all jobs."""
+"""What can be done with the ring's jobs: users act on their own jobs, operators on all jobs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ logger = logging.getLogger(__name__)
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1000
 LOG_LINES_SHOWN: Final = 10
-"""Lines of the log in a batch's own answer, as in Livy."""
+"""The number of output lines in the answer about one job, as in Livy."""
 
 Check: TypeAlias = Callable[[str, Upload], Awaitable[None]]
-"""Of a user and a file: raises RequestError if the file is no valid program (`check_program`)."""
+"""Takes a user and a file; raises RequestError if the file is no valid program
+(`check_program`)."""
 
 
 class JobService:
@@ -46,7 +47,7 @@ class JobService:
         unix_ms: Callable[[], int],
         check: Check,
     ) -> None:
-        """``me``: the cluster and the incarnation of this HAProc.
+        """Make the service for this HAProc; ``me``: its cluster and its incarnation.
 
         ``fence`` stops a job's earlier writes in the log. ``check``: the check of a program. A
         HAProc gives one that runs in another process: parsing a program can take seconds.
@@ -68,9 +69,9 @@ class JobService:
         request_id: str | None = None,
         rights: Rights | None = None,
     ) -> Mapping[str, Json]:
-        """Submit a job, or return the one that has this request id already.
+        """Submit a job and return it, or the job that was submitted under this request id before.
 
-        ``rights``: the user's, if a provider's token gave them.
+        ``rights``: those of the user, if a provider's token gave them.
         """
         want = wanted(body, uploads, user, self._settings)
         most, folders = self._settings.files_bytes_max, self._settings.folders
@@ -133,14 +134,17 @@ class JobService:
         return {job.submission.request_id: job for job in jobs if job.submission.user == user}
 
     async def listed(self, user: str | None, start: int, size: int) -> Mapping[str, Json]:
-        """Return some of the jobs, by their ids; those of all users if ``user`` is None."""
+        """Return ``size`` jobs in the order of their ids, after the first ``start``.
+
+        ``user``: only this user's jobs; None: those of all users.
+        """
         found = await self._book.look()
         jobs = [job for _, job in sorted(found.jobs.items()) if user in (None, job.submission.user)]
         shown: list[Json] = [request.batch(job) for job in jobs[start : start + size]]
         return {"from": start, "total": len(jobs), "sessions": shown}
 
     async def shown(self, user: str | None, job_id: int) -> Mapping[str, Json]:
-        """Return one job, with the end of its log."""
+        """Return one job, with the last lines of its output."""
         job = await self._job(user, job_id)
         lines = (await self._log(job, None, LOG_LINES_SHOWN))[2]
         return request.batch(job, lines)
@@ -153,13 +157,13 @@ class JobService:
     async def log(
         self, user: str | None, job_id: int, start: int | None, size: int
     ) -> Mapping[str, Json]:
-        """Return lines of a job's log; without ``start`` the last ones."""
+        """Return ``size`` lines of a job's output from number ``start`` on; None: the last ones."""
         job = await self._job(user, job_id)
         begin, end, lines = await self._log(job, start, size)
         return {"id": job.id, "from": begin, "total": end, "log": list(lines)}
 
     async def kill(self, user: str | None, job_id: int) -> None:
-        """End a job; a job that has ended in another way stays as it is.
+        """End a job; a job that has ended already stays as it is.
 
         After a job was killed by this, no further write of it enters the log.
         """
@@ -196,7 +200,7 @@ class JobService:
 
 
 def _under(found: StoredJobs, submission: Submission) -> Job | None:
-    """Return the job that has a submission's request id already; None if there is none."""
+    """Return the job that was submitted under the same request id; None if there is none."""
     mine = (submission.user, submission.request_id)
     for job in found.jobs.values():
         if (job.submission.user, job.submission.request_id) == mine:
@@ -205,5 +209,5 @@ def _under(found: StoredJobs, submission: Submission) -> Job | None:
 
 
 def unknown(job_id: int) -> RequestError:
-    """Return the error of a job that does not exist, or is another user's."""
+    """Return the error for a job that does not exist, or is another user's."""
     return refused(ErrorClass.JOB_UNKNOWN, f"there is no job {job_id}")

@@ -28,27 +28,29 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWUSER = 0x10000000
 NAMESPACE_FD = 3
-"""The descriptor of the user namespace that root's supervisor makes for bubblewrap."""
+"""The file descriptor of the user namespace that root's supervisor makes for bubblewrap."""
 ALL_USERS = b"0 0 4294967295"
 LOOK_S = 0.2
-"""The interval of checks of the free space."""
+"""The interval, in seconds, at which the free space of the disk is checked."""
 USED_LOOK_S = 1.0
 USED_LOOK_SHARE = 20
-"""Folder and processes are measured every second, for a twentieth of the time at most."""
+"""The share of time for measuring folder and processes: they are measured every second, for a
+twentieth of the time at most."""
 ENTRY_BYTES = 4096
-"""The least bytes that count for a file or folder; so the number of empty ones is bounded, too."""
+"""The bytes that a file or folder counts at least; so the number of empty ones is bounded, too."""
 CLEARING_S = 10.0
 """The time for which the program's remaining processes are killed again and again."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 FIRST_OUT = b"1000"
-"""If the host has no memory left, the kernel ends programs before HAProc."""
+"""The priority with which the kernel ends programs, before HAProc, if the host has no memory
+left."""
 EXEC_FAILED = 127
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> int:
-    """Run the program that standard input describes."""
+    """Run the program that one line on standard input describes; return the exit code."""
     plan = json.loads(_first_line())
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -126,7 +128,7 @@ def _put(path: str, data: bytes) -> None:
 
 
 def _enter(command: list[str], reading: int, namespace: int | None, parent: int) -> NoReturn:
-    """Prepare this process, and execute the command of the job's first process."""
+    """Turn this process into the job's first process: prepare it, then execute ``command``."""
     os.setsid()
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -142,7 +144,10 @@ def _enter(command: list[str], reading: int, namespace: int | None, parent: int)
 
 
 def _wait(child: int, plan: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the end. End it at a limit of time, disk or memory, or when the HAProc is gone."""
+    """Wait for the first process's end, and return the report of it.
+
+    At a limit of time, disk or memory, or when the HAProc is gone, end it.
+    """
     why = _over(os.pidfd_open(child), plan)
     if why:
         with contextlib.suppress(ProcessLookupError):
@@ -157,7 +162,7 @@ def _wait(child: int, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _over(pidfd: int, plan: dict[str, Any]) -> str:
-    """Return the reason to end the program, once there is one; empty if it has ended by itself."""
+    """Wait until the program must be ended, and return the reason; empty if it ended by itself."""
     folder, began = plan["folder"], time.monotonic()
     deadline, look_at = began + plan["wall_s"], began + USED_LOOK_S
     while True:

@@ -17,15 +17,18 @@ from typing import Any, Final
 from dmq import Json
 
 _OWNER: Final = frozenset({"owner", "transient_lastDdlTime", "sqlFunction.createTime"})
-"""Properties that depend on the user and the time at which the object was made."""
+"""The properties of objects that are not compared: they depend on the user and the time of the
+making."""
 _MARKS: Final = ("view.sqlConfig.spark.databricks.delta.", "sqlConfig.spark.databricks.delta.")
-"""Delta's settings in the session that made a view or function; neither depends on them."""
+"""The prefixes of properties that are not compared: Delta's settings in the session that made a
+view or function. Neither depends on them."""
 _SQL_FUNCTION: Final = "sqlFunction."
-"""The class of a SQL function. Its definition is in its resources: JSON, cut into numbered pieces.
-"""
+"""The text `class` of a function that is written in SQL. Its definition is in its resources: JSON,
+cut into numbered pieces."""
 _NUMBER_CHARACTERS: Final = 3
 _PHYSICAL: Final = ("delta.columnMapping.", "delta.rowTracking.materialized")
-"""Properties that Delta chose for a table itself, such as the names of columns in files."""
+"""The prefixes of properties that are not compared: Delta chose them for a table itself, such as
+the names of columns in files."""
 _CLUSTERING: Final = "delta.clustering"
 
 
@@ -41,21 +44,22 @@ class Sort(StrEnum):
 
 
 class Difference(StrEnum):
-    """A difference between a cluster and the source, in one object."""
+    """How an object on a cluster differs from the same object on the source."""
 
     MISSING = "missing"
     EXTRA = "only there"
     COLUMNS = "other columns"
     DEFINITION = "other definition"
-    """Of a view or function, or the properties of a table or schema."""
+    """The definition of a view or function differs, or the properties of a table or schema."""
     ROWS = "other rows"
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One object of a cluster. Its texts are equal if the object is equal on two clusters.
+    """One object of a cluster, as texts that are equal if the object is equal on two clusters.
 
-    ``rows``: None if it is no table, or cannot be read. ``content``: the rows' checksum.
+    ``rows``: the number of rows; None if it is no table, or cannot be read. ``content``: the rows'
+    checksum.
     """
 
     sort: Sort
@@ -67,13 +71,13 @@ class Held:
 
     @property
     def key(self) -> tuple[Sort, str]:
-        """The kind and the name."""
+        """The object's kind and name."""
         return self.sort, self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """All objects of a cluster, and those that cannot be copied, as (name, reason)."""
+    """All objects of a cluster; those that cannot be copied are also in pairs (name, reason)."""
 
     things: tuple[Held, ...] = ()
     not_copied: tuple[tuple[str, str], ...] = ()
@@ -81,7 +85,10 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """An object that differs: ``rows`` on this cluster, ``source_rows`` on the source."""
+    """An object on a cluster that differs from the source's.
+
+    ``rows``: its number of rows on this cluster; ``source_rows``: on the source.
+    """
 
     sort: Sort
     name: str
@@ -92,19 +99,19 @@ class Differing:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """A cluster compared with the source. The source's own report has no differences."""
+    """A cluster's objects, and those that differ from the source's (none for the source itself)."""
 
     holdings: Holdings
     differing: tuple[Differing, ...]
 
     @property
     def counts(self) -> Mapping[Sort, int]:
-        """The number of objects of each kind."""
+        """The number of the cluster's objects of each kind."""
         return Counter(each.sort for each in self.holdings.things)
 
     @property
     def rows(self) -> int:
-        """The number of rows of all tables."""
+        """The number of rows in all tables of the cluster."""
         return sum(each.rows or 0 for each in self.holdings.things)
 
 
@@ -117,7 +124,7 @@ class Report:
 
     @property
     def copies(self) -> list[str]:
-        """The clusters that will become copies of the source."""
+        """The names of the clusters that will become copies of the source."""
         return [name for name, each in self.clusters.items() if each.differing]
 
     @property
@@ -160,7 +167,7 @@ class Report:
 
 
 def compare(source: str, clusters: Mapping[str, Holdings]) -> Report:
-    """Compare the objects of all clusters with those of the cluster ``source``."""
+    """Compare the objects of all clusters (their ``Holdings`` by name) with those of ``source``."""
     model = {each.key: each for each in clusters[source].things}
     return Report(
         source,
@@ -201,7 +208,10 @@ def _difference(wanted: Held | None, found: Held | None) -> Difference | None:
 
 
 def definition_of(answer: Mapping[str, Any]) -> str:
-    """Return the definition of a schema, view or function, from the plugin's JSON."""
+    """Return the definition of a schema, view or function, as a text that can be compared.
+
+    ``answer``: the plugin's JSON for the object.
+    """
     text = {**answer, "properties": _properties(answer.get("properties") or {})}
     if answer.get("class") == _SQL_FUNCTION:
         pieces = sorted(str(uri) for _, uri in answer["resources"])
@@ -211,12 +221,15 @@ def definition_of(answer: Mapping[str, Any]) -> str:
 
 
 def _properties(properties: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the properties that matter for the comparison."""
+    """Return those of an object's properties that are compared between clusters."""
     return {k: v for k, v in properties.items() if k not in _OWNER and not k.startswith(_MARKS)}
 
 
 def table_of(actions: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
-    """Return a table's definition and its columns, from the actions of its state in Delta's log."""
+    """Return a Delta table's definition and its columns, as texts that can be compared.
+
+    ``actions``: the actions that make up its state in Delta's log.
+    """
     definition: dict[str, Any] = {}
     columns = ""
     for action in actions:
@@ -237,7 +250,7 @@ def table_of(actions: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def _columns(value: Any) -> Any:
-    """Return a schema without the parts that Delta chose itself."""
+    """Return a Delta schema (as JSON) without the properties that Delta chose itself."""
     if isinstance(value, dict):
         return {k: _columns(v) for k, v in value.items() if not k.startswith(_PHYSICAL)}
     return [_columns(each) for each in value] if isinstance(value, list) else value

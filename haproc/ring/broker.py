@@ -1,4 +1,4 @@
-"""A real Kafka on this machine, for local rings and tests: one node, or a quorum of several.
+"""A real Kafka on this machine, for local rings and tests: one node (broker), or several.
 
 Each node is one JVM, broker and controller in one, started directly from the jars, bound to
 127.0.0.1. The cluster's folder holds ``kafka.yaml`` (its id and ports, written once) and a folder
@@ -31,10 +31,12 @@ from haproc.ring.settings import (
 )
 
 START_TIMEOUT_S = 60.0
-"""Chosen: one node was up in 1.8 s, three at once on two cores in 4.7 s."""
+"""The longest time until a started node is up. Chosen: one node was up in 1.8 s, three at once on
+two cores in 4.7 s."""
 STOP_ALL_GRACE_S = 2.0
-"""The last nodes of a quorum wait in vain for a controller. A node that is killed then loses no
-data: it starts again as after any kill."""
+"""The time for which nodes may end by themselves when all are stopped. The last nodes of a quorum
+wait in vain for a controller. A node that is killed then loses no data: it starts again as after
+any kill."""
 BROKERS_MAX = 5
 _POLL_INTERVAL_S = 0.05
 _ANSWER_S = 2.0
@@ -46,7 +48,7 @@ class BrokerStartError(RingError):
 
 
 class LocalBroker(LocalServer):
-    """One node, with its folder."""
+    """One Kafka node (broker and controller) on this machine, with its folder."""
 
     def __init__(
         self,
@@ -59,7 +61,10 @@ class LocalBroker(LocalServer):
         settings: Mapping[str, str] | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``settings``: Kafka's settings, which override the defaults of a local node."""
+        """Prepare node ``number`` of ``nodes``; it is not started yet.
+
+        ``settings``: Kafka's settings, which override the defaults of a local node.
+        """
         super().__init__("kafka", f"broker{number}", folder, memory, progress)
         self.number = number
         self.ports = nodes[number - 1]
@@ -69,11 +74,11 @@ class LocalBroker(LocalServer):
 
     @property
     def address(self) -> str:
-        """The address that clients use, as ``host:port``."""
+        """The node's address for Kafka clients, as ``host:port``."""
         return f"127.0.0.1:{self.ports.port_for_clients}"
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start the node unless it runs, and return once the quorum has admitted it."""
+        """Start the node unless it runs; return once the other nodes have admitted it."""
         if self._process.identity() is None:
             await asyncio.to_thread(self._launch)  # fetches the jars the first time
         began = time.monotonic()
@@ -82,7 +87,7 @@ class LocalBroker(LocalServer):
         self._progress(f"answers after {time.monotonic() - began:.1f} s")
 
     async def members(self) -> frozenset[int]:
-        """Return the numbers of the nodes that this one knows as members; empty if it is silent."""
+        """Return the numbers of the nodes that this node knows; empty if it does not answer."""
         with contextlib.suppress(OSError, TimeoutError, EOFError, struct.error):
             async with asyncio.timeout(_ANSWER_S):
                 _, writer = await asyncio.open_connection("127.0.0.1", self.ports.client)
@@ -93,7 +98,7 @@ class LocalBroker(LocalServer):
         return frozenset()
 
     async def wait_members(self, wanted: Collection[int], end: float) -> None:
-        """Wait until this node knows the ``wanted`` ones; raises BrokerStartError.
+        """Wait until this node knows all ``wanted`` nodes; raises BrokerStartError if it does not.
 
         ``end``: the latest time, of the monotonic clock.
         """
@@ -138,7 +143,7 @@ class LocalBroker(LocalServer):
         )
 
     def _format(self, java: Sequence[str], properties: Path) -> None:
-        """Give the empty data folder the cluster's id; Kafka refuses a folder without an id."""
+        """Write the cluster's id into the empty data folder; Kafka does not start without it."""
         done = runtime.run_java(
             [
                 *java,
@@ -151,7 +156,7 @@ class LocalBroker(LocalServer):
 
 
 class LocalKafka:
-    """The Kafka cluster of a folder."""
+    """A Kafka cluster on this machine, with all its files in one folder."""
 
     def __init__(self, folder: Path, progress: Callable[[str, str], None] = lambda *_: None):
         self.folder = folder.resolve()
@@ -182,7 +187,7 @@ class LocalKafka:
         memory: str = "256m",
         progress: Callable[[str, str], None] = lambda *_: None,
     ) -> LocalKafka:
-        """Return the cluster of the folder; make it if there is none.
+        """Return the Kafka cluster in the folder; make it if there is none.
 
         ``ports``: three for each broker; free ones by default. ``advertised_ports``: one for each
         broker, announced to clients instead of its own port (for a proxy in between).
@@ -233,7 +238,7 @@ def _create(
 
 
 def _cluster_id() -> str:
-    """Return an id in Kafka's form: 16 bytes, as 22 characters that don't look like an option."""
+    """Return a new cluster id in Kafka's form: 22 characters for 16 bytes, no dash at the start."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if not text.startswith("-"):
@@ -241,7 +246,10 @@ def _cluster_id() -> str:
 
 
 async def _members(port: int) -> frozenset[int]:
-    """Return a broker's list of brokers, by Kafka's Metadata request, version 1, no topics."""
+    """Return the node ids of the brokers that the broker at ``port`` knows.
+
+    It sends a Kafka Metadata request, version 1, for no topics.
+    """
     client = b"haproc"
     request = struct.pack(">hhih", 3, 1, 1, len(client)) + client + struct.pack(">i", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -258,7 +266,10 @@ async def _members(port: int) -> frozenset[int]:
 
 
 def _node_ids(answer: bytes) -> frozenset[int]:
-    """Read the node ids; after each come host, port and rack (strings with their length)."""
+    """Read the brokers' node ids from a Kafka Metadata answer.
+
+    After each id come host, port and rack (strings with their length).
+    """
     (count,) = struct.unpack_from(">i", answer, 4)
     at, found = 8, set()
     for _ in range(count):

@@ -16,14 +16,15 @@ from haproc.engine.confs import mark_in
 from haproc.engine.copies import OPERATION
 
 SHOWN_MAX: Final = 20
-"""The number of a table's offsets that are printed."""
+"""The most offsets of a table that are printed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The transaction marker of a commit: the log's name on tables, and an offset.
+    """A transaction marker, as found in a commit: the log's name on tables, and an offset.
 
-    ``copied``: the commit made the table a copy, with all writes below that offset; it is no write.
+    ``copied``: True if the commit made the table a copy, with all writes below that offset; then
+    the marker stands for no write.
     """
 
     application: str
@@ -65,7 +66,7 @@ class Findings:
 
     @classmethod
     def of(cls, clusters: Mapping[str, Mapping[str, Sequence[Mark]]]) -> Findings:
-        """Keep only the markers of the lost log, which is the log of the newest marker."""
+        """Return the markers of the lost log only: the log that the newest marker names."""
         every = [
             mark for tables in clusters.values() for marks in tables.values() for mark in marks
         ]
@@ -83,13 +84,13 @@ class Findings:
         )
 
     def highest(self, name: str) -> int:
-        """Return the highest offset in a cluster's tables; -1 if there is none."""
+        """Return the highest offset in the markers of a cluster's tables; -1 without any marker."""
         marks = self.clusters[name].values()
         return max((mark.offset for each in marks for mark in each), default=-1)
 
     @property
     def begins_at(self) -> int:
-        """The offset at which the new log begins."""
+        """The offset at which the new log begins: above all offsets in markers."""
         return max(1, max(map(self.highest, self.clusters)) + 1)
 
     @property
@@ -97,12 +98,12 @@ class Findings:
         return sorted({table for tables in self.clusters.values() for table in tables})
 
     def _last(self, founder: str, table: str) -> int:
-        """Return the founder's last offset in a table; -1 if there is none."""
+        """Return the highest offset in the markers of the founder's table; -1 without markers."""
         marks = self.clusters[founder].get(table, ())
         return max((mark.offset for mark in marks), default=-1)
 
     def lost(self, founder: str) -> list[Lost]:
-        """Return the writes that are known to be lost if this cluster is the founder, by table."""
+        """Return, for each table, the writes that are known to be lost with this founder."""
         found = []
         for table in self._tables:
             last = self._last(founder, table)
@@ -119,8 +120,9 @@ class Findings:
     def copied_later(self, founder: str) -> list[tuple[str, tuple[str, ...]]]:
         """Return tables that others copied at a later offset than the founder's last write there.
 
-        Each table comes with the names of the clusters that copied it. A copy has all writes below
-        its offset, without a trace of each. So it is not known if the founder has them.
+        With each table come the names of the clusters that copied it. A copy contains all writes
+        below its offset, but no marker for each. So nobody knows whether the founder has these
+        writes.
         """
         found = []
         for table in self._tables:
@@ -136,7 +138,7 @@ class Findings:
 
     @property
     def best(self) -> str:
-        """The most advanced cluster: with it as the founder, the fewest writes are lost."""
+        """The name of the most advanced cluster: as the founder it loses the fewest writes."""
         return min(self.clusters, key=lambda name: (self._lacks(name), -self.highest(name)))
 
     def is_best(self, founder: str) -> bool:

@@ -20,11 +20,12 @@ from haproc.ring.adopting import Held, Holdings, Sort, definition_of, table_of
 from haproc.ring.settings import RingError
 
 PROBE_S: Final = 60.0
-"""A Spark that has just been started needs this long for its first statement. Chosen."""
+"""The time limit of the first statement: a Spark that has just been started needs long for it.
+Chosen."""
 READ_S: Final = 6 * 3600.0
-"""Time to read one table. Chosen: a TiB at 50 MiB/s."""
+"""The time limit of reading one table. Chosen: a TiB at 50 MiB/s."""
 TABLES_AT_ONCE: Final = 4
-"""The tables of a cluster that are read at the same time. Chosen."""
+"""The number of tables of a cluster that are read at the same time. Chosen."""
 _Result = TypeVar("_Result")
 
 
@@ -42,14 +43,17 @@ async def holdings(config: Config, show: Callable[[str, str], None]) -> dict[str
 
 
 async def of_each(config: Config, read: Callable[[str], Awaitable[_Result]]) -> dict[str, _Result]:
-    """Return what ``read`` returns for each cluster; all clusters are read at the same time."""
+    """Call ``read`` with each cluster's name, all at the same time; return the results by name."""
     names = [cluster.name for cluster in config.clusters]
     return dict(zip(names, await asyncio.gather(*map(read, names)), strict=True))
 
 
 @contextlib.asynccontextmanager
 async def asked(config: Config, name: str, purpose: str) -> AsyncIterator[SparkConnectEngine]:
-    """Give a connection to a cluster's Spark; an EngineError becomes a RingError."""
+    """Open a connection to a cluster's Spark for the caller; close it in the end.
+
+    An EngineError becomes a RingError. ``purpose``: a part of the names of its sessions.
+    """
     address = config.cluster(name).spark
     engine = SparkConnectEngine(address, ring=config.ring, cluster=f"{name}/{purpose}")
     try:
@@ -99,7 +103,7 @@ def _defined(inventory: Inventory) -> Iterable[Held]:
 
 
 def _other_tables(inventory: Inventory) -> list[tuple[str, str]]:
-    """Return schema and name of the tables that cannot be copied."""
+    """Return schema and name of each table among the objects that cannot be copied."""
     parts = (name.partition(".") for name, _ in inventory.others)
     return [(schema, name) for schema, dot, name in parts if dot]
 
@@ -107,7 +111,7 @@ def _other_tables(inventory: Inventory) -> list[tuple[str, str]]:
 async def _table(
     engine: SparkConnectEngine, copies: SparkCopies, table: CopyTable
 ) -> tuple[Held, str]:
-    """Return a Delta table, and the reason why it cannot be copied; empty if it can."""
+    """Read a Delta table; also return the reason why it cannot be copied (empty if it can)."""
     why, definition, columns = "", "", ""
     try:
         definition, columns = table_of(await copies.state(table))  # type: ignore[arg-type]
@@ -143,7 +147,7 @@ TIMEOUT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of a table, comparable between clusters."""
+    """A table's content in a form that can be compared between clusters."""
 
     rows: int
     checksum: int
@@ -152,7 +156,7 @@ class Content:
 async def contents(
     config: Config, tables: Sequence[str] | None = None
 ) -> dict[str, dict[str, Content | None]]:
-    """Return the content of each table, by cluster and table.
+    """Return the content of each table, by the names of cluster and table.
 
     Without ``tables``: every table of every schema of the default catalog; None for a table that
     only other clusters have. With ``tables``: raises EngineError for one that does not exist.
@@ -163,7 +167,7 @@ async def contents(
 
 
 def differences(found: Mapping[str, Mapping[str, Content | None]]) -> list[str]:
-    """Return a sentence for each table that is not the same on all clusters."""
+    """Return a sentence for each table whose content is not the same on all clusters."""
     tables = sorted({table for each in found.values() for table in each})
     lines = []
     for table in tables:
@@ -188,7 +192,7 @@ async def _contents_of(
 
 
 async def _all_tables(session: Session) -> list[str]:
-    """Return every table. SHOW TABLES lists views, too; they are left out: they hold no rows."""
+    """Return the names of all tables. Views hold no rows, so they are left out."""
     found: list[str] = []
     for row in await rows_in_session(session, "SHOW SCHEMAS"):
         schema = str(row["namespace"])

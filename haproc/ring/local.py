@@ -34,11 +34,11 @@ _ANY_LOG = LogChoice()
 
 
 def _silent(who: str, what: str) -> None:
-    """Ignore the progress."""
+    """Print nothing: for callers that do not show the progress."""
 
 
 class LocalRing:
-    """The ring of a folder."""
+    """A local ring, with all its files in one folder; starts and ends its processes."""
 
     def __init__(self, folder: Path, progress: Progress = _silent) -> None:
         self.folder = folder.resolve()
@@ -75,7 +75,7 @@ class LocalRing:
 
     @classmethod
     def open(cls, folder: Path, progress: Progress = _silent) -> LocalRing:
-        """Return the ring in the folder; RingError if there is none."""
+        """Return the ring in the folder; raises RingError if there is none."""
         if not (folder / "ring.yaml").exists():
             raise RingError(f"there is no ring in {folder.resolve()}: haproc ring up makes one")
         return cls(folder, progress)
@@ -132,7 +132,7 @@ class LocalRing:
         users: Sequence[str],
         jobs: bool,
     ) -> None:
-        """Raise RingError if the ring differs from what is asked for."""
+        """Raise RingError if the existing ring differs from what is asked for."""
         strangers = sorted({*users} - {user.name for user in self.config.users})
         in_file = "change it in its spark.yaml, and restart its clusters (haproc ring roll)"
         for differs, has, remedy in (
@@ -183,9 +183,10 @@ class LocalRing:
         return f"sc://{','.join(f'{door.host}:{door.port}' for door in doors)}" if doors else ""
 
     async def up(self, *, warm: bool = False) -> None:
-        """Start all processes that do not run, and wait until every HAProc serves.
+        """Start all processes of the ring that do not run, and wait until every HAProc serves.
 
-        Measured: three clusters take 57 s of CPU, and 103 s if the Sparks are to be warm.
+        ``warm``: also run first statements on each Spark. Measured: three clusters take 57 s of
+        CPU, and 103 s with ``warm``.
         """
         await self.start_brokers()
         # At the same time: a HAProc waits for its cluster, and starts while Spark does.
@@ -193,7 +194,7 @@ class LocalRing:
 
     @property
     def brokers(self) -> Mapping[str, LocalBroker]:
-        """The nodes of the ring's own Kafka by name (``broker1`` …); empty if it has none."""
+        """The nodes of the ring's own Kafka, by name (``broker1`` …); empty if it has none."""
         return self.kafka.brokers if self.kafka is not None else {}
 
     async def start_brokers(self) -> None:
@@ -204,7 +205,8 @@ class LocalRing:
     async def start(self, name: str, *, warm: bool = False) -> None:
         """Start a cluster's Spark and HAProc, and wait until it serves; or start a broker.
 
-        A Spark that is not warm serves, too, but its first statement of each kind takes seconds.
+        ``name``: of the cluster or the broker. ``warm``: also run first statements; without that
+        the first statement of each kind takes seconds.
         """
         if name in self.brokers:
             await self.brokers[name].start()
@@ -213,16 +215,19 @@ class LocalRing:
         await self.start_haproc(name)
 
     async def start_spark(self, name: str, *, warm: bool = True) -> None:
-        """Start a cluster's Spark; wait until it is warm, or without ``warm`` until it answers."""
+        """Start a cluster's Spark; wait until it answers.
+
+        ``warm``: wait until it has also run first statements.
+        """
         self._check_cluster(name)
         await self.sparks[name].start(warm=warm)
 
     async def start_haproc(
         self, name: str, *, ready: bool = True, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start a cluster's HAProc; wait until it serves, or without ``ready`` until it answers.
+        """Start a cluster's HAProc; wait until it answers, or with ``ready`` until it serves.
 
-        The wait ends if the HAProc is drained.
+        The wait ends if an operator has drained the HAProc.
         """
         launch(self.config, self.file, name, environment)
         try:
@@ -233,13 +238,16 @@ class LocalRing:
         self._progress(name, "HAProc serves" if ready else "HAProc answers")
 
     def kill(self, name: str, what: str) -> bool:
-        """Send SIGKILL to a cluster's ``haproc`` or ``spark``, or a broker; False if none ran."""
+        """Send SIGKILL to a process of the ring; False if it did not run.
+
+        ``name``: of a cluster or a broker. ``what``: ``haproc`` or ``spark`` of a cluster.
+        """
         return self.signal(name, what, signal.SIGKILL)
 
     def signal(self, name: str, what: str, number: signal.Signals) -> bool:
-        """Send a signal to a cluster's ``haproc`` or ``spark``, or to a ``broker``.
+        """Send a signal to a process of the ring; False if it did not run.
 
-        False if it did not run.
+        ``name``: of a cluster or a broker. ``what``: ``haproc`` or ``spark`` of a cluster.
         """
         if name in self.brokers:
             return self.brokers[name].signal(number)
@@ -249,7 +257,7 @@ class LocalRing:
         return process_of(self.config, name).signal(number)
 
     def pids(self, name: str) -> dict[str, int | None]:
-        """Return the pids of a cluster's HAProc and Spark, or the pid of a broker."""
+        """Return the pids of a cluster's HAProc and Spark, or a broker's; None: not running."""
         if name in self.brokers:
             return {"broker": self.brokers[name].pid}
         identity = process_of(self.config, name).identity()
@@ -265,7 +273,7 @@ class LocalRing:
         await process_of(self.config, name).stop(self.config.timeouts.drain_s + 10)
 
     async def down(self) -> None:
-        """Stop all processes; the data stay."""
+        """Stop all processes of the ring; the data stay."""
         await asyncio.gather(*(self.stop_haproc(name) for name in self.names))
         await asyncio.gather(*(spark.stop() for spark in self.sparks.values()))
         if self.kafka is not None:

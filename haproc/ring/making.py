@@ -25,7 +25,7 @@ from haproc.ring.settings import RingError, copies_of, in_sync_of
 
 
 CERTIFICATE: Final = Path("tls", "door.pem")
-"""A path in the ring's folder."""
+"""The certificate's path in the ring's folder."""
 _KEY: Final = Path("tls", "door.key")
 _DAYS: Final = 3650
 _NAMES: Final = "subjectAltName=DNS:localhost,IP:127.0.0.1"
@@ -33,7 +33,10 @@ _TIMEOUT_S: Final = 30.0
 
 
 def make_access(folder: Path, users: Sequence[str]) -> dict[str, Any]:
-    """Make tokens and a certificate; return the configuration's keys. Raises RingError."""
+    """Make the users' tokens and the ring's certificate; raises RingError.
+
+    Returns the keys for the configuration that name them.
+    """
     if not users:
         return {}
     described = []
@@ -48,7 +51,7 @@ def make_access(folder: Path, users: Sequence[str]) -> dict[str, Any]:
 
 
 def tls_keys() -> dict[str, str]:
-    """Return the section ``tls`` of a ring with a certificate of `make_certificate`."""
+    """Return the configuration's section ``tls`` for the certificate of `make_certificate`."""
     return {
         "certificate_file": str(CERTIFICATE),
         "key_file": str(_KEY),
@@ -90,35 +93,40 @@ def make_certificate(folder: Path) -> None:
 
 
 KAFKA_FOLDER = "kafka"
-"""A path in the ring's folder; it exists if the ring has its own brokers."""
+"""The path of the ring's own Kafka in the ring's folder; it exists if the ring has its own
+brokers."""
 CLUSTERS_MAX = 26
 PORTS = 4
-"""Ports of each cluster: for clients, operators, its Spark, and clients of Spark Connect."""
+"""The number of ports of each cluster: for clients, operators, its Spark, and clients of Spark
+Connect."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogChoice:
-    """The wanted log. A part that is not given fits any existing log; a new ring gets SQLite."""
+    """The kind of log that a caller wants for a local ring.
+
+    A field that is not given fits any existing log; a new ring gets SQLite.
+    """
 
     kind: str = ""
     """``sqlite``, ``kafka``, or empty: the other fields decide."""
     brokers: int | None = None
-    """The number of Kafka nodes that the ring runs (1)."""
+    """The number of Kafka nodes that the ring runs itself; 1 if it is not given."""
     bootstrap_servers: str = ""
-    """A Kafka that runs already, as ``host:port,host:port``."""
+    """The addresses of a Kafka that runs already, as ``host:port,host:port``."""
     replication_factor: int | None = None
-    """Copies of the topic in that Kafka (3)."""
+    """The number of copies of the topic in a Kafka that runs already; 3 if it is not given."""
     advertised_ports: Sequence[int] = ()
     """A port for each of the ring's brokers that is announced to clients instead of its own."""
 
     @property
     def given(self) -> str:
-        """The kind, also if only other fields imply it; empty if nothing is given."""
+        """``sqlite`` or ``kafka``, also if only other fields imply it; empty without any."""
         follows = self.brokers is not None or self.bootstrap_servers or self.replication_factor
         return self.kind or ("kafka" if follows else "")
 
     def check(self) -> None:
-        """Raise RingError for a choice that contradicts itself."""
+        """Raise RingError if two fields contradict each other, or a value cannot be used."""
         if self.given not in ("", "sqlite", "kafka"):
             raise RingError(f"unknown kind of log {self.kind!r}; known are sqlite and kafka")
         if self.kind == "sqlite" and (self.brokers is not None or self.bootstrap_servers):
@@ -136,7 +144,7 @@ class LogChoice:
                 raise RingError(str(error)) from error
 
     def check_fits(self, folder: Path, config: Config) -> None:
-        """Raise RingError if the folder's ring has another log."""
+        """Raise RingError if the existing ring in the folder has another log than this choice."""
         kind = config.log.partition(":")[0]
         if self.given and self.given != kind:
             raise RingError(self._other(folder, f"its log in {kind}, not in {self.given}"))
@@ -151,7 +159,7 @@ class LogChoice:
             raise RingError(self._other(folder, f"its log at {config.log}"))
 
     def make(self, folder: Path, ring: str, ports: Sequence[int]) -> dict[str, Any]:
-        """Make the folder of the ring's own brokers, if wanted; return the configuration's keys."""
+        """Return the configuration's keys for this log; make the folder of own brokers."""
         if self.given != "kafka":
             return {"log": f"sqlite:///{str(folder / 'log.db').lstrip('/')}"}
         if self.bootstrap_servers:
@@ -196,7 +204,10 @@ def make_ring(
     log: LogChoice,
     users: Sequence[str] = (),
 ) -> None:
-    """Write a ring's configuration and its secrets; ``settings`` are further keys."""
+    """Write a new ring's configuration file and its secrets.
+
+    ``base_port``: the first port; None: any free ports. ``settings``: further keys of the file.
+    """
     if not 1 <= clusters <= CLUSTERS_MAX:
         raise RingError(f"a local ring has 1 to {CLUSTERS_MAX} clusters")
     folder.mkdir(parents=True, exist_ok=True)
@@ -224,7 +235,7 @@ def make_ring(
 
 
 def new_cluster(folder: Path, name: str) -> dict[str, Any]:
-    """Return the configuration of one more cluster, on free ports, with its own secret."""
+    """Return the configuration of one more cluster: free ports, and a new secret of its Spark."""
     secret = folder / "secrets" / name
     if not secret.exists():
         write_secret(secret)

