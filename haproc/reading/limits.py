@@ -10,8 +10,9 @@ from haproc.classify.allowed import check_property, check_write_option
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import FILE_SOURCES, plain, refuse_own_schema
 from haproc.classify.session_settings import refusal
-from haproc.classify.tokens import TokenKind, decoded, is_moment, tokenize
+from haproc.classify.tokens import tokenize
 from haproc.failure import ErrorClass
+from haproc.reading.moving import moving_in
 from haproc.reading.names import UNRESOLVED
 from haproc.reading.tree import Node
 
@@ -278,16 +279,12 @@ def check_partition(text: str, parsed: Node) -> None:
         node.cls == "UnresolvedPartitionSpec" for node in parsed.walk()
     ):
         return
-    before = None
-    for token in tokenize(text):
-        is_literal = token.kind is TokenKind.STRING and before in ("DATE", "TIMESTAMP")
-        if is_literal and is_moment(decoded(token.text)):
-            raise RefusedError(
-                ErrorClass.NONDETERMINISTIC,
-                f"{before} {token.text[:40]} is another value on every cluster",
-                "write the value itself as the partition's",
-            )
-        before = token.upper
+    if found := moving_in(text):
+        raise RefusedError(
+            ErrorClass.NONDETERMINISTIC,
+            f"{found[:60]} is another value on every cluster",
+            "write the value itself as the partition's",
+        )
 
 
 def check_setting(root: Node) -> None:

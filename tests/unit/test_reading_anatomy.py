@@ -22,9 +22,9 @@ from haproc.classify.names import Context
 from haproc.classify.tokens import tokenize
 from haproc.reading.anatomy import Anatomy, anatomy
 from haproc.reading.cut import Cut, cut
-from haproc.reading.limits import ANALYZED, EFFECTS, PARSED, QUERIES
+from haproc.reading.limits import ANALYZED, EFFECTS, PARSED, QUERIES, check_partition
 from haproc.reading.names import Uses
-from haproc.reading.tree import Reading, read
+from haproc.reading.tree import Node, Reading, read
 from tests.readings.golden import recorded as spark_says
 from tests.unit.statement_table import Expected, statements, unread
 
@@ -414,3 +414,13 @@ def test_kinds_all_have_classes_and_no_query_class_is_an_effect() -> None:
     assert set(ANALYZED) == set(Kind) - without
     assert set(PARSED.values()) | without == set(Kind)
     assert not QUERIES & EFFECTS
+
+
+@pytest.mark.parametrize("literal", ["DATE 'today'", "TIMESTAMP 'now'", "TIMESTAMP_NTZ 'today'"])
+@pytest.mark.parametrize("node", ["InsertIntoStatement", "UnresolvedPartitionSpec"])
+def test_partition_whose_literal_is_read_by_the_clock_is_refused(literal: str, node: str) -> None:
+    fields = {"partitionSpec": {"d": "2026-11-29"}} if node == "InsertIntoStatement" else {}
+    parsed = Node(node, fields)
+    check_partition("INSERT INTO t PARTITION (d = DATE '2026-11-29') VALUES (1)", parsed)
+    with pytest.raises(RefusedError, match=f"{literal} is another value on every cluster"):
+        check_partition(f"INSERT INTO t PARTITION (d = {literal}) VALUES (1)", parsed)
