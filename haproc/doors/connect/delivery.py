@@ -196,7 +196,7 @@ class Deliveries:
     def status(
         self, user: str, session_id: str, operation_ids: Sequence[str] = ()
     ) -> dict[str, OperationState]:
-        """Return the states of the operations with these ids; without ids, of all in the session."""
+        """Return the states of these operations; without ids, of all of the session."""
         wanted = operation_ids or [
             key.operation_id
             for key in (*self._operations, *self._ended)
@@ -209,8 +209,8 @@ class Deliveries:
     ) -> list[str]:
         """Stop the operation with this id, those with ``tag``, or all of the session.
 
-        Returns the ids of those that were stopped. A write is revoked if that is still possible; if not, it goes on, its client receives its
-        outcome, and its id is not among the returned ones.
+        Returns the ids of those that were stopped. A write is revoked if that is still possible;
+        if not, it goes on, and its client receives its outcome.
         """
         wanted = [
             (key, operation)
@@ -402,7 +402,7 @@ class Deliveries:
         return True
 
     async def _delete(self, key: Key, put_by: bytes | None = None) -> None:
-        """Delete the stored request; with ``put_by`` (a run's id) only if that run stored it last."""
+        """Delete the stored request; with ``put_by`` only if the run of this id stored it last."""
         name = _stored_key(key)
         with contextlib.suppress(LogError, ValueError):
             kept = await self._store.get(name)
@@ -422,7 +422,7 @@ class Deliveries:
         return ended
 
     async def _look_after(self) -> None:
-        """Give up operations without readers; delete requests that dead HAProcs left in the store."""
+        """Give up operations without readers; delete stored requests that dead HAProcs left."""
         store_at = self._clock() + _STORE_LOOK_INTERVAL_S
         while True:
             await asyncio.sleep(self._limits.look_interval_s)
