@@ -105,7 +105,7 @@ class Placed(Protocol):
 
     @property
     def is_expendable(self) -> bool:
-        """True if it may be closed for another one: no request runs, and maybe a stranger has it."""
+        """True if it may be closed to make room: no request runs, and it may be a stranger's."""
         ...
 
     def force_close(self) -> None:
@@ -276,7 +276,7 @@ class Connection(web.RequestHandler):
 
     @property
     def is_expendable(self) -> bool:
-        """True if it may be closed for another one: no request runs, and maybe a stranger has it."""
+        """True if it may be closed to make room: no request runs, and it may be a stranger's."""
         return not (self._known or self._is_busy)
 
     def is_of(self, user: str) -> None:

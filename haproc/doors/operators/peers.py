@@ -310,9 +310,9 @@ class PeerService(Protocol):
         ...
 
     def latencies(self, start: int, end: int) -> Mapping[int, int]:
-        """Return the milliseconds that operations took until they were applied here.
+        """Return, by offset, the ms from an operation's creation to its outcome here.
 
-        By offset, for the offsets from ``start`` up to ``end``, without ``end``.
+        For the offsets from ``start`` up to ``end``, without ``end``, that this process knows.
         """
         ...
 
@@ -364,7 +364,7 @@ class PeerDoor:
         return raw_json(msgspec.json.encode(await self._peers.progress(seen, timeout_s)))
 
     async def latencies(self, request: web.Request) -> web.Response:
-        """Return how long operations took until they were applied here."""
+        """Return, by offset, the ms from each operation's creation to its outcome here."""
         reading.no_unknown(request.query, ("start", "end"))
         start = reading.whole_number(request.query.get("start", ""), "start")
         end = reading.whole_number(request.query.get("end", ""), "end")
