@@ -131,8 +131,7 @@ class Touched:
 
     - ``tables``: their full names; ``known``: False if ``tables`` may lack some;
     - ``schemas``: the full names of schemas whose tables it lists; an empty name: all schemas;
-    - ``expressions``: the names of Spark's classes of its operators and expressions, in lower case;
-      None: not known.
+    - ``expressions``: Spark's classes of its expressions, in lower case; None: not known.
     """
 
     tables: frozenset[str] = frozenset()
