@@ -136,7 +136,7 @@ def waiting_app(
     heartbeats: HeartbeatDoor,
     access: Access | None = None,
 ) -> web.Application:
-    """Return the operator door's application of a HAProc that does not apply the log yet.
+    """Return the operator door's application of a HAProc that waits until it can reach the log.
 
     It shows its status and receives heartbeats.
     """

@@ -62,7 +62,7 @@ class StatusDoor:
         self._document = document_json()  # read here: a request for it must not block the loop
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         return [
             web.get("/healthz", self.healthz, allow_head=False),
             web.get("/readyz", self.readyz, allow_head=False),

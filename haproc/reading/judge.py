@@ -85,7 +85,7 @@ class Judged:
 
     @property
     def moved(self) -> bool:
-        """True if literals replaced moving parts; at another time these literals may be others."""
+        """True if literals replaced parts that depend on the clock or session (moving parts)."""
         return bool(self.literals)
 
 
@@ -231,7 +231,7 @@ def _computing(reading: Reading, judged: Judged, findings: list[Finding]) -> Def
 def _vouched(reading: Reading, whole: Anatomy, facts: Facts, moment: Moment) -> Judged:
     """Return the verdict on a statement of unknown kind that an operator's rule allows.
 
-    Literals replace its moving parts; if another part may differ between clusters, it is refused.
+    Literals replace what depends on the clock or session; if another part may differ between clusters, it is refused.
     """
     assert reading.analyzed is not None
     nodes = expressions([reading.analyzed])

@@ -207,7 +207,7 @@ def is_constant(item: list[Token]) -> bool:
 
 @dataclass(slots=True)
 class Moving:
-    """Finds the values of the moving parts of one statement."""
+    """Finds the values of what depends on the clock or the session in one statement."""
 
     reading: Reading
     moment: Moment
@@ -253,7 +253,7 @@ class Moving:
         return f"{name}()" if name in ("current_timestamp", "now") else ""
 
     def completed(self, text: str, kind: str) -> str | None:
-        """Return the whole moment that a moving text means, as text; None if it is not known.
+        """Return the whole moment, as text, of a text that is read by the clock; None: not known.
 
         ``kind``: the type to which the text is cast.
         """

@@ -153,7 +153,7 @@ class Uses:
         self.session[f"{what} {joined(name)}".rstrip()] = None
 
     def add_table(self, name: Sequence[str]) -> None:
-        """Add the table or view with this full name."""
+        """Add a table or view that is read; ``name``: its full name, or else it is not known."""
         if len(name) < 3:
             self.known = False
             return

@@ -42,7 +42,7 @@ _NAMING: Final = frozenset({"concat", "lower", "trim", "upper"})
 
 
 def examine_words(reading: Reading, moment: Moment) -> list[Finding]:
-    """Return findings about texts of which the parser or the analyzer has made constants."""
+    """Return what may differ between clusters in texts of which Spark has made constants."""
     examination = Examination(reading, moment)
     found = list(_rows_written(examination))
     found += _names_computed(examination)
@@ -52,7 +52,7 @@ def examine_words(reading: Reading, moment: Moment) -> list[Finding]:
 
 
 def examine_computed(reading: Reading, facts: Facts, moment: Moment) -> list[Finding]:
-    """Return findings in those parts that the analyzer has computed while it read."""
+    """Return what may differ between clusters in parts that the analyzer computed itself."""
     examination = Examination(reading, moment, facts)
     found = [each for plan in reading.computed for each in examination.part(plan)]
     reason = "is computed while Spark reads the statement, and cannot be read by itself"
@@ -88,7 +88,7 @@ def _parsed(examination: Examination) -> Iterator[Node]:
 
 
 def _rows_written(examination: Examination) -> Iterator[Finding]:
-    """Yield findings in the rows that stand in the text (VALUES)."""
+    """Yield what may differ between clusters in rows that stand in the text (VALUES)."""
     for node in _parsed(examination):
         if node.cls == "LocalRelation" and node.place is not None:
             for row in rows_of(examination.reading.text, node.place):
@@ -101,7 +101,7 @@ def _rows_written(examination: Examination) -> Iterator[Finding]:
 
 
 def _of_item(examination: Examination, item: list[Token]) -> Iterator[Finding]:
-    """Yield findings in an item of a row that the parser has computed."""
+    """Yield what may differ between clusters in an item of a row in the text."""
     for at, token in enumerate(item):
         if token.upper not in TYPED:
             continue

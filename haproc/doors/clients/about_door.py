@@ -34,7 +34,7 @@ class ClassifyDoor:
         self._request_admission = request_admission
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         return [web.post(PATH, self.classify)]
 
     async def classify(self, request: web.Request) -> web.Response:
@@ -77,7 +77,10 @@ class AboutDoor:
         self._status = status
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes. Airflow tests a Livy connection with a POST to the root."""
+        """Return these handlers' HTTP methods and paths, for aiohttp.
+
+        Airflow tests a Livy connection with a POST to the root.
+        """
         return [
             web.get("/", self.root, allow_head=False),
             web.post("/", self.root),

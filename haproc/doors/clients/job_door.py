@@ -56,7 +56,7 @@ class ListedJobs:
         self._off_hint = off_hint
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         one = self._path + "/{batch_id}"
         return [
             web.get(self._path, self.listed, allow_head=False),
@@ -77,7 +77,7 @@ class ListedJobs:
         return json_response(await jobs.listed(self._owner(request), start or 0, size))
 
     async def shown(self, request: web.Request) -> web.Response:
-        """Return one job."""
+        """Return what is known of one job."""
         return json_response(await self._jobs.shown(self._owner(request), batch_id(request)))
 
     async def log(self, request: web.Request) -> web.Response:
@@ -101,7 +101,7 @@ class JobDoor(ListedJobs):
         self._refuses = config.jobs.unknown_fields is UnknownFields.REFUSE
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         state = BATCHES + "/{batch_id}/state"
         return [
             *super().routes(),
@@ -110,7 +110,7 @@ class JobDoor(ListedJobs):
         ]
 
     async def submit(self, request: web.Request) -> web.Response:
-        """Submit a job."""
+        """Submit a job: a program that the ring runs for the user."""
         jobs = self._jobs
         uploads: list[Upload] = []
         if request.content_type == "multipart/form-data":
@@ -186,7 +186,7 @@ def is_livys(path: str) -> bool:
 
 
 def is_interactive(path: str) -> bool:
-    """True for a path of Livy's interactive sessions."""
+    """True if the path is one of Livy's interactive sessions."""
     return path == SESSIONS or path.startswith(f"{SESSIONS}/")
 
 

@@ -68,7 +68,7 @@ class RowsDoor:
         self._registry = registry
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the route."""
+        """Return this handler's HTTP method and path, for aiohttp."""
         return [web.post("/api/ha/tables/{table}/rows", self.append)]
 
     async def append(self, request: web.Request) -> web.Response:

@@ -52,7 +52,7 @@ class SessionDoor:
         self._request_admission = request_admission
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         path = "/api/ha/sessions/{session_id}"
         return [web.put(path, self.open), web.delete(path, self.close)]
 

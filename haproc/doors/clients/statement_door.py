@@ -63,7 +63,7 @@ class StatementDoor:
         self._streams = StreamedAnswers(registry)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         one = STATEMENTS_PATH + "/{statement_id}"
         return [
             web.post(STATEMENTS_PATH, self.execute),
@@ -121,7 +121,7 @@ class StatementDoor:
         return {"concern_met": await self._service.concern_met(report.offset, requested)}
 
     async def chunk(self, request: web.Request) -> web.Response:
-        """Answer with one chunk of a result."""
+        """Answer with one chunk of a statement's result, or a link to it."""
         index = _index(request)
         return raw_json(await self._answers.chunk(self._find(request), index, _origin(request)))
 

@@ -74,7 +74,7 @@ _STORE_LOOK_INTERVAL_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """What is remembered of an operation that was released, or given up (``abandoned``)."""
+    """What is remembered of a Spark Connect operation that was released or given up."""
 
     state: OperationState
     abandoned: bool
@@ -117,7 +117,7 @@ class Deliveries:
 
     @property
     def kept(self) -> int:
-        """The number of operations that run, or that have ended and are not released yet."""
+        """The number of Spark Connect operations that run, or are not released yet."""
         return len(self._operations)
 
     async def deliver_responses(
@@ -166,7 +166,7 @@ class Deliveries:
                 yield response
 
     def was_sought(self, key: Key) -> bool:
-        """True if a client asked here to go on with this operation, and it was not here.
+        """True if a client asked for this Spark Connect operation here, and it was not here.
 
         If a client begins such an operation now, it has sent it before, perhaps to another HAProc.
         """
@@ -196,7 +196,7 @@ class Deliveries:
     def status(
         self, user: str, session_id: str, operation_ids: Sequence[str] = ()
     ) -> dict[str, OperationState]:
-        """Return the states of these operations; without ids, of all of the session."""
+        """Return the states of these Spark Connect operations; no ids: all of the session."""
         wanted = operation_ids or [
             key.operation_id
             for key in (*self._operations, *self._ended)
@@ -207,7 +207,7 @@ class Deliveries:
     async def interrupt(
         self, user: str, session_id: str, *, operation_id: str | None = None, tag: str | None = None
     ) -> list[str]:
-        """Stop the operation with this id, those with ``tag``, or all of the session.
+        """Stop the Spark Connect operation with this id, those with ``tag``, or all of the session.
 
         Returns the ids of those that were stopped. A write is revoked if that is still possible;
         if not, it goes on, and its client receives its outcome.
@@ -228,13 +228,13 @@ class Deliveries:
         return operation.cancel()
 
     def close_session(self, user: str, session_id: str) -> None:
-        """Give up all operations of a session that its client has closed."""
+        """Give up all Spark Connect operations of a session that its client has closed."""
         for key, operation in list(self._operations.items()):
             if (key.user, key.session_id) == (user, session_id):
                 self._remove(operation, was_abandoned=True)
 
     async def aclose(self) -> None:
-        """Stop all operations. Requests in the key-value store stay, so other HAProcs can go on."""
+        """Stop all Spark Connect operations; their requests stay in the store for other HAProcs."""
         operations = list(self._operations.values())
         self._operations.clear()
         if self._looks is not None:
@@ -372,7 +372,7 @@ class Deliveries:
         return bytes(kept.value[_STORED.size :])
 
     async def _keep(self, operation: ConnectOperation) -> tuple[Way, str]:
-        """Make sure that another HAProc can get the request of a run, in the ids or from the store.
+        """Let another HAProc get a run's request: from responses' ids, or the key-value store.
 
         Returns the way by which it gets it, and the text that the ids of the responses need for
         this way.
@@ -452,7 +452,7 @@ class Deliveries:
 
 
 def _client_repeats(error: Exception) -> bool:
-    """True if clients repeat the request, here or elsewhere, when they receive this error."""
+    """True if clients repeat a request, here or at another HAProc, when they receive this error."""
     if isinstance(error, RequestError):
         return error.kind is FailureKind.AVAILABILITY
     return not isinstance(error, EngineError) or error.kind is not ErrorKind.APPLICATION

@@ -318,17 +318,17 @@ class OperationState(IntEnum):
 
 
 def not_found(operation_id: str) -> RequestError:
-    """Return Spark's error for the id of an operation that is not here, or was released."""
+    """Return Spark's error for a Spark Connect operation that is not here, or was released."""
     return _handle("NOT_FOUND", operation_id, "Operation not found.")
 
 
 def already_exists(operation_id: str) -> RequestError:
-    """Return Spark's error for another plan under the id of an operation that is here."""
+    """Return Spark's error for another plan with the id of a Spark Connect operation in use."""
     return _handle("ALREADY_EXISTS", operation_id, "Operation already exists.")
 
 
 def abandoned(operation_id: str) -> RequestError:
-    """Return Spark's error for using the id of an operation that ended, or was given up."""
+    """Return Spark's error for using a Spark Connect operation that ended, or was given up."""
     return _handle(
         "ABANDONED",
         operation_id,
@@ -360,7 +360,7 @@ def not_available(index: int) -> RequestError:
 
 
 def canceled() -> RequestError:
-    """Return Spark's error for an operation that its client interrupted."""
+    """Return Spark's error for a Spark Connect operation that its client interrupted."""
     return _error("OPERATION_CANCELED", "Operation has been canceled.", "HY008")
 
 

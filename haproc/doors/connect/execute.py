@@ -98,7 +98,7 @@ class Behind(Protocol):
 
     @property
     def sessions(self) -> Sessions:
-        """The ring's sessions."""
+        """The sessions of clients, which belong to the ring."""
         ...
 
     async def enter_session(self, session_id: str, user: str) -> ClientSession:

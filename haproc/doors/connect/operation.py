@@ -44,7 +44,7 @@ _THREAD_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLimits:
-    """The limits of operations and their kept responses: sizes, times, numbers."""
+    """The limits of Spark Connect operations and their kept responses: sizes, times, numbers."""
 
     hold_bytes: int = 4 << 20
     """A result is held back until it is complete, or until it has this size."""
@@ -64,9 +64,9 @@ class DeliveryLimits:
     look_interval_s: float = 5.0
     """The time between two searches for operations that nobody reads."""
     ended_s: float = 1800.0
-    """The time for which an ended operation is remembered; Spark's own default."""
+    """How long an ended Spark Connect operation is remembered; Spark's own default."""
     ended_max: int = 10_000
-    """The most ended operations that are remembered; Spark's own default."""
+    """The most ended Spark Connect operations that are remembered; Spark's own default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class ConnectOperation:
         self._task = asyncio.create_task(self._follow(responses))
 
     def has(self, index: int) -> bool:
-        """True if a stream can go on here after the response with this index."""
+        """True if this run has kept all its responses after the one with this index."""
         return self._first <= index + 1 <= self._first + len(self._kept)
 
     def dropped(self, index: int) -> bool:
@@ -206,7 +206,7 @@ class ConnectOperation:
             self._drop_first()
 
     def cancel(self) -> bool:
-        """Stop the run; its reader gets OPERATION_CANCELED. False if it has ended already."""
+        """Stop the run; its client gets OPERATION_CANCELED. False if it has ended already."""
         if self._ended or self._has_all:
             return False
         self._canceled = True

@@ -132,7 +132,7 @@ class ConnectService:
         return _answer(call, _base.ReleaseExecuteResponse(operation_id=parsed.operation_id))
 
     async def interrupt(self, call: Call, request: bytes) -> bytes:
-        """Interrupt: stop operations of the session; the answer names those that were stopped."""
+        """Interrupt: stop Spark Connect operations; the answer names those that were stopped."""
         parsed = parse(_base.InterruptRequest, request)
         kinds = _base.InterruptRequest.InterruptType
         which: dict[str, str] = {}
@@ -146,7 +146,7 @@ class ConnectService:
         return _answer(call, _base.InterruptResponse(interrupted_ids=stopped))
 
     async def status(self, call: Call, request: bytes) -> bytes:
-        """GetStatus: return the states of operations; of writes through other HAProcs, too."""
+        """GetStatus: return the states of operations here, and of writes through any HAProc."""
         parsed = parse(_base.GetStatusRequest, request)
         response = _base.GetStatusResponse()
         if parsed.HasField("operation_status"):

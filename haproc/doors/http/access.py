@@ -199,7 +199,7 @@ def _given(headers: Mapping[str, str]) -> str:
 
 
 def check_role(admitted: Admitted, role: Role) -> None:
-    """Raise RequestError (403) for a user without a role."""
+    """Raise RequestError (403) if a user does not have this role."""
     if admitted.rights.has(role):
         return
     has = ", ".join(admitted.rights.roles) or "none"

@@ -87,7 +87,7 @@ class HeartbeatDoor:
         self._heads = [(head(path, config.secret), path) for path in MESSAGE_TYPES]
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         return [web.post(path, self.take) for path in MESSAGE_TYPES]
 
     async def take(self, request: web.Request) -> web.Response:
@@ -200,7 +200,7 @@ class ForwardedDoor:
         self._bytes_max = bytes_max
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the route."""
+        """Return this handler's HTTP method and path, for aiohttp."""
         return [web.post(PATH, self.query)]
 
     async def query(self, request: web.Request) -> web.StreamResponse:
@@ -332,7 +332,7 @@ class PeerDoor:
         self._peers = peers
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         return [
             web.post("/ha/v1/apply", self.apply),
             web.get("/ha/v1/outcomes/{offset}", self.outcome, allow_head=False),

@@ -86,7 +86,7 @@ class QueueDoor:
         self._service = service
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         return [
             web.get("/ha/v1/queue", self.queue, allow_head=False),
             web.get("/ha/v1/queue/{offset}", self.show, allow_head=False),
@@ -147,7 +147,7 @@ class QueueDoor:
         return json_response(self._service.withdraw(cluster))
 
     async def backup(self, request: web.Request) -> web.Response:
-        """Begin a backup."""
+        """Begin a backup of this cluster's tables."""
         cluster, destination = await _texts(request, "cluster", "destination")
         return json_response(self._service.backup(cluster, destination))
 
@@ -172,7 +172,7 @@ class QueueDoor:
         return json_response(await self._service.repair(cluster, table, donor))
 
     async def verification(self, request: web.Request) -> web.Response:
-        """Return the result of a verification so far."""
+        """Return what a verification has found so far."""
         return json_response(await self._service.verification(_offset(request)))
 
 

@@ -52,7 +52,7 @@ class MembersDoor:
         self._service = service
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         return [
             web.get("/ha/v1/members", self.members, allow_head=False),
             web.post("/ha/v1/members/{cluster}/join", self.join),
@@ -123,7 +123,7 @@ class DrainDoor:
         self._service = service
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         return [
             web.get("/ha/v1/drain", self.drain_status, allow_head=False),
             web.post("/ha/v1/drain", self.drain),
