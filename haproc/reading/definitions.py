@@ -27,9 +27,9 @@ _NUMBERED: Final = frozenset({"IdentityColumnSpec"})
 
 
 def queries(reading: Reading) -> list[str]:
-    """Return queries that compute the expressions which DDL on a table stores; UnreadableError.
+    """Return queries that compute the expressions which DDL on a table stores.
 
-    For a function there is `function_queries`.
+    For a function there is `function_queries`. Raises UnreadableError.
     """
     parsed, analyzed = reading.parsed, reading.analyzed
     assert parsed is not None and analyzed is not None

@@ -231,7 +231,8 @@ def _computing(reading: Reading, judged: Judged, findings: list[Finding]) -> Def
 def _vouched(reading: Reading, whole: Anatomy, facts: Facts, moment: Moment) -> Judged:
     """Return the verdict on a statement of unknown kind that an operator's rule allows.
 
-    Literals replace what depends on the clock or session; if another part may differ between clusters, it is refused.
+    Literals replace what depends on the clock or session; if another part may differ between
+    clusters, the statement is refused.
     """
     assert reading.analyzed is not None
     nodes = expressions([reading.analyzed])

@@ -1,4 +1,4 @@
-"""The moving parts of a statement (texts that Spark reads by the clock), and the value of each.
+"""The moving parts of a statement (texts that Spark reads by the clock), and their values.
 
 A constant text ``'now'``, ``'today'``, ``'tomorrow'`` or ``'yesterday'`` becomes a moment if it is
 cast to a date or a timestamp. Any text that is a time of day becomes a TIMESTAMP of the day on

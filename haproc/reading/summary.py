@@ -41,7 +41,10 @@ _NOTHING: Final = UNBOUND | QUERY_KINDS | SESSION_KINDS
 
 
 def recognise(reading: Reading, context: Context) -> Recognised:
-    """Return the kind and the written tables of a statement, by its parsed tree; RefusedError."""
+    """Return the kind and the written tables of a statement, by its parsed tree.
+
+    Raises RefusedError.
+    """
     assert reading.parsed is not None, "a DataFrame has no kind"
     root = proper(reading.parsed)
     kind = kind_of(root)

@@ -42,7 +42,10 @@ _SEEN_MAX: Final = 64
 def read_freshness(
     given: Mapping[str, Any], headers: Mapping[str, str], defaults: Reads
 ) -> Freshness:
-    """Return how fresh the answer must be; the body's fields count before headers. RequestError."""
+    """Return how fresh the answer must be. Raises RequestError.
+
+    If both a field of the body and a header say it, the field counts.
+    """
     from_headers: dict[str, Any] = {
         name: headers[header].strip()
         for name, header in FRESHNESS_HEADERS.items()

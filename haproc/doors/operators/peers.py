@@ -177,7 +177,10 @@ class QueryService(Protocol):
     """Runs queries that peers send on for their clients."""
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
-        """Run a query here once the log's first ``needed`` records are applied; RequestError."""
+        """Run a query here once the log's first ``needed`` records are applied.
+
+        Raises RequestError.
+        """
         ...
 
 
@@ -263,7 +266,10 @@ async def _write(response: web.StreamResponse, data: bytes) -> None:
 
 
 def read_query(body: bytes) -> tuple[Request, int]:
-    """Read a peer's query; return it, and how many records must be applied before. RequestError."""
+    """Read a peer's query; return it, and how many records must be applied before.
+
+    Raises RequestError.
+    """
     query = _of_peer(PeerQuery, body)
     request = Request(
         id=query.request_id,
