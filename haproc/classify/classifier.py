@@ -64,9 +64,10 @@ def classify(
     override: OperationClass | None = None,
     bounds: Bounds = _BOUNDS,
 ) -> Classified | Unparsed:
-    """Return the statement in ``sql`` with kind and class; Unparsed if only Spark's parser can.
+    """Return the one statement in ``sql`` with its kind and its class; raises RefusedError.
 
-    ``override``: the class that the request asks for. Raises RefusedError.
+    `Unparsed` if its words do not show its kind, so that Spark's parser must read it.
+    ``override``: the class that the request asks for.
     """
     check_text(sql, bounds)
     insert = plain_insert(sql, context)

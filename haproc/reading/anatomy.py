@@ -1,4 +1,4 @@
-"""The anatomy of a statement: its kind, the tables that it writes and reads, the query of its rows.
+"""The anatomy of a statement: its kind, its written and read tables, the query of its rows.
 
 It comes from two trees: the parsed one, which is the text, and the analyzed one, in which every
 name is resolved. The class of the root gives the kind (`haproc.reading.limits`); both trees must

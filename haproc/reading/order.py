@@ -1,4 +1,4 @@
-"""The check that an order of rows is total: rows that tie are equal, so it decides everything."""
+"""The check that an order of rows is total: rows that tie in it are equal in every column."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def columns_in(expression: Node) -> frozenset[int]:
 
 
 def firm_keys(expressions: Iterable[Node]) -> frozenset[int]:
-    """Return those of the sort keys (or other expressions) that are columns with exact equality.
+    """Return the numbers of those columns, among sort keys and the like, that compare exactly.
 
     In such a column equal values are the same value. That is not so for floats: 0.0 and -0.0 are
-    equal.
+    equal, but two values.
     """
     found = set[int]()
     for each in expressions:
