@@ -254,7 +254,7 @@ def _path(request: web.Request) -> str | None:
 
 
 def _route(request: web.Request) -> str:
-    """Return the pattern of the request's path, since a client's own path must not enter a log."""
+    """Return the pattern of the request's path; the path itself must not get into any log file."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else "a path that is not known"
 
