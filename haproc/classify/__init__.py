@@ -1,1 +1,1 @@
-"""Classification: the kind of a statement, the tables it touches, and its class."""
+"""Classification: finds a statement's kind, the tables that it touches, and its class."""

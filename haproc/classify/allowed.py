@@ -1,4 +1,4 @@
-"""The names allowed in statements beside tables: harmless options and properties, files."""
+"""The names besides tables that statements may contain: harmless options, properties and files."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from haproc.failure import ErrorClass
 _WRITE_OPTIONS = frozenset(
     ["compression", "maxrecordsperfile", "mergeschema", "optimizewrite", "partitionoverwritemode"]
 )
-"""Options of Delta's writer: the form of an INSERT's files, and the permission for new columns."""
+"""The allowed options of Delta's writer, in lower case: for the form of an INSERT's files, and
+whether it may add columns."""
 _MARKS = frozenset(["usermetadata", "txnappid", "txnversion"])
-"""Options of Delta's writer by which HAProc recognises its writes."""
+"""Options of Delta's writer that HAProc itself sets, to recognise its writes later."""
 _OF_FORMATS = re.compile(
     r"(?:avro|collection|colelction|delta|escape|field|input|line|mapkey|orc|parquet|quote|serialization)"
     r"\.(?!crypto|encryption)",
     re.IGNORECASE,
 )
-"""The allowed prefixes of options with a dot; others are Hadoop's settings."""
+"""The beginnings of allowed read options with a dot; all others with a dot are settings of
+Hadoop's."""
 _DELTAS = """appendonly autooptimize autooptimize.autocompact autooptimize.optimizewrite
     checkpoint.writestatsasjson checkpoint.writestatsasstruct checkpointinterval checkpointpolicy
     checkpointretentionduration columnmapping.mode dataskippingnumindexedcols
@@ -40,8 +42,9 @@ _DELTAS = """appendonly autooptimize autooptimize.autocompact autooptimize.optim
     sampleretentionduration targetfilesize tunefilesizesforrewrites
     writepartitioncolumnstoparquet"""
 _DELTA_PROPERTIES = frozenset(_DELTAS.split())
-"""Delta 4.4's own properties, behind ``delta.``. Left out are setTransactionRetentionDuration, by
-which Delta forgets a table's writes, and properties that hand a table's commits to others."""
+"""The allowed properties of tables of Delta 4.4, written behind ``delta.``. Left out are
+setTransactionRetentionDuration, by which Delta forgets a table's writes, and properties that hand a
+table's commits to others."""
 _FEATURES = """allowcolumndefaults appendonly changedatafeed checkconstraints clustering
     columnmapping deletionvectors domainmetadata generatedcolumns incommittimestamp invariants
     rowtracking timestampntz typewidening v2checkpoint vacuumprotocolcheck varianttype"""
@@ -49,7 +52,10 @@ _DELTA_FEATURES = frozenset(_FEATURES.split())
 
 
 def check_write_option(key: str) -> None:
-    """Raise RefusedError for an option of a write, in lower case, that is not known as harmless."""
+    """Raise RefusedError if a write's option is not known to be harmless.
+
+    ``key``: the option's name in lower case.
+    """
     if key in _MARKS:
         raise _reserved(key)
     if key not in _WRITE_OPTIONS:
@@ -62,9 +68,9 @@ def check_write_option(key: str) -> None:
 
 
 def check_read_option(key: str) -> None:
-    """Raise RefusedError for a read option that is a setting of Hadoop's, such as ``fs.file.impl``.
+    """Raise RefusedError if a read option is a setting of Hadoop's, such as ``fs.file.impl``.
 
-    It could change the place of files, or the code that reads them.
+    Such a setting could change where files are found, or which code reads them.
     """
     if "." in key and not _OF_FORMATS.match(key):
         raise RefusedError(
@@ -75,7 +81,10 @@ def check_read_option(key: str) -> None:
 
 
 def check_property(key: str) -> None:
-    """Raise RefusedError for a table property, in lower case, that could remove its markers."""
+    """Raise RefusedError if a table property could remove the table's transaction markers.
+
+    ``key``: the property's name in lower case. A property that hides a CHECK is refused, too.
+    """
     if key.startswith("option."):
         key = key.removeprefix("option.")
         check_read_option(key)
@@ -123,7 +132,7 @@ _LOCATING = re.compile(r"(?:path|paths|location|uri|url|dir|directory)$", re.IGN
 
 
 def locates(option: str) -> bool:
-    """True if the option of this name has a place as its value."""
+    """True if the value of the option with this name is a path or a URL."""
     return _LOCATING.search(option) is not None
 
 
@@ -136,9 +145,9 @@ class NormalPath(NamedTuple):
 
 
 def place_of(path: str) -> NormalPath | None:
-    """Return the normal form of an absolute path; None if it is relative or unknown.
+    """Return an absolute path in its normal form; None if it is relative, or has no clear meaning.
 
-    ``/x`` is on the cluster's default file system, and another place than ``file:/x``.
+    ``/x`` is on the cluster's default file system, so it is another path than ``file:/x``.
     """
     if _UNCLEAR.search(path) or path != path.strip():
         return None
@@ -165,17 +174,17 @@ def place_of(path: str) -> NormalPath | None:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The prefixes below which statements may name files; none by default."""
+    """The prefixes of paths below which statements may name files; without prefixes, none may."""
 
     prefixes: tuple[str, ...] = ()
 
     def allow(self, path: str) -> bool:
-        """True if the path lies at or below one of the prefixes."""
+        """True if the path is one of the prefixes, or lies below one."""
         place = place_of(path)
         return place is not None and any(_below(place, place_of(each)) for each in self.prefixes)
 
     def check(self, paths: frozenset[str]) -> None:
-        """Raise RefusedError for the first of these paths that isn't allowed."""
+        """Raise RefusedError if any of these paths is not allowed."""
         for path in sorted(paths):
             if not self.allow(path):
                 raise RefusedError(

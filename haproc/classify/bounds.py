@@ -1,4 +1,4 @@
-"""The limits of a statement's size and nesting, for all statements.
+"""Checks that a statement is not too long, too wide, or nested too deeply.
 
 Spark reads and analyses a statement by recursion: too deep a nesting overflows a stack, and Spark's
 error then does not show the cause. In the log such a statement would stop every cluster at the same
@@ -26,7 +26,7 @@ from haproc.failure import ErrorClass
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The limits; `haproc.config.model.Limits` has the reasons for these defaults."""
+    """The limits of a statement; `haproc.config.model.Limits` gives reasons for these defaults."""
 
     chars_max: int = 16 << 20
     tokens_max: int = 400_000
@@ -34,9 +34,9 @@ class Bounds:
 
 
 COLUMNS_MAX: Final = 10_000
-"""The most columns of one select, or of one plan. A Spark with 1 GiB of heap accepted 20,000 texts
-in a row, and ended over 40,000, because it reserves thousands of values for each. In a plan it
-accepted 5,000, and ran out of memory at 50,000."""
+"""The most columns of one SELECT or plan. A Spark with 1 GiB of heap accepted 20,000 string
+literals in a row, and died of more than 40,000, because it reserves thousands of values for each.
+In a plan it accepted 5,000, and ran out of memory at 50,000."""
 # The spaces, and the first ``}``, are as in Spark's own pattern. A match ends before that brace, so
 # that no part of the text is searched twice.
 _VARIABLE: Final = re.compile(r"\$\{\S[^\s}]*+", re.ASCII)
@@ -60,15 +60,15 @@ _LEVELS = {
     "VIEW": 3,  # LATERAL VIEW
     **dict.fromkeys(("UNION", "INTERSECT", "EXCEPT", "MINUS", "EXPLAIN"), 1),
 }
-"""The levels of the plan that each of these adds, if several follow each other."""
+"""How many levels of the plan each of these words adds, if several of them follow each other."""
 _COMMA_LEVELS = 2
-"""The levels for a comma between relations, which joins them.
-With all these levels, a Spark 4.2.1 that had just started, with default stacks, could read and
-analyse every form at a depth of 200; most forms at twice that depth, none at four times."""
+"""How many levels of the plan a comma between relations adds, since it joins them. With all these
+numbers, a Spark 4.2.1 that had just started, with default stacks, could read and analyse every form
+at a depth of 200; most forms at twice that depth, none at four times."""
 
 
 def check_text(sql: str, bounds: Bounds) -> None:
-    """Raise RefusedError for a text that is too long, or that contains something forbidden."""
+    """Raise RefusedError if a text is too long, or contains something that is forbidden."""
     if len(sql) > bounds.chars_max:
         raise RefusedError(
             ErrorClass.STATEMENT_TOO_COMPLEX,
@@ -86,7 +86,7 @@ def check_text(sql: str, bounds: Bounds) -> None:
 
 
 def refuse_variables(sql: str) -> None:
-    """Raise RefusedError for a text that Spark would change before it reads it."""
+    """Raise RefusedError if a text contains a variable (``${…}``) that Spark would replace."""
     if "${" in sql and any(sql.startswith("}", match.end()) for match in _VARIABLE.finditer(sql)):
         raise RefusedError(
             ErrorClass.VARIABLE,
@@ -96,7 +96,7 @@ def refuse_variables(sql: str) -> None:
 
 
 def bounded_tokens(sql: str, bounds: Bounds) -> list[Token]:
-    """Return the statement's tokens; raises RefusedError, or LexicalError."""
+    """Return the tokens of a statement within the limits; raises RefusedError, or LexicalError."""
     tokens = list(islice(tokenize(sql), bounds.tokens_max + 1))
     if len(tokens) > bounds.tokens_max:
         raise _too_many(bounds.tokens_max)
@@ -109,19 +109,19 @@ def bounded_tokens(sql: str, bounds: Bounds) -> list[Token]:
 
 
 def check_shape(shape: InsertShape, bounds: Bounds) -> None:
-    """Raise RefusedError for too large an INSERT of literals, which is not read as tokens."""
+    """Raise RefusedError if an INSERT of literals is too large; it is not read as tokens."""
     columns = shape.signature.count(",") + 1
     if tokens_of(shape.rows, shape.rows * columns) > bounds.tokens_max:
         raise _too_many(bounds.tokens_max)
 
 
 def tokens_of(rows: int, cells: int) -> int:
-    """Return the approximate number of tokens in rows of literals; ``cells``: of all rows."""
+    """Return about how many tokens rows of literals have; ``cells``: the number of all literals."""
     return 2 * cells + 2 * rows
 
 
 class _Frame:
-    """The content of one bracket or CASE."""
+    """What was counted so far inside one bracket or CASE."""
 
     __slots__ = (
         "arrows",
@@ -154,7 +154,7 @@ class _Depth:
         self._frames = [_Frame("", 0)]
 
     def measure(self, tokens: Sequence[Token]) -> None:
-        """Measure the depth of the tokens; raises RefusedError."""
+        """Measure the depth at each token; raises RefusedError where it is above the limit."""
         before = ""
         for token in tokens:
             kind = token.kind
@@ -232,13 +232,13 @@ class _Depth:
                 frame.in_from = False
 
     def _after_rows(self, before: str) -> None:
-        """Count a name behind a comma behind VALUES (…): it is a relation joined to the rows."""
+        """Count a relation that is joined to rows in FROM: a name after VALUES (…) and a comma."""
         frame = self._frames[-1]
         if before == "," and frame.in_rows and frame.in_from:
             frame.relations += _COMMA_LEVELS
 
     def _close(self, text: str) -> None:
-        """Leave the bracket, and all open ones inside it."""
+        """Close the innermost open bracket that ``text`` closes, and all open ones inside it."""
         for at in range(len(self._frames) - 1, 0, -1):
             if self._frames[at].closing == text:
                 del self._frames[at:]

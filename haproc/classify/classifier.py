@@ -1,10 +1,10 @@
-"""From a statement to its class: its kind, then rules, then the request's own choice.
+"""Finds the class of a statement: by its kind, by the rules, and by what the request asks for.
 
-An INSERT of literals is recognised by its words, and so is a possible query: Spark runs it only if
-it is one. For any other statement Spark's parser gives its kind and its writes
-(`haproc.reading.summary`), the analyzer its reads.
+An INSERT of literals is recognised by its words. So is what looks like a query: Spark then runs it
+only if it is one. For any other statement Spark's parser gives its kind and its writes
+(`haproc.reading.summary`), and Spark's analyzer its reads.
 
-It fails closed: an unrecognised statement, or one that hides another statement, is refused.
+In doubt a statement is refused: if it is not recognised, or if it hides another statement.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from haproc.failure import ErrorClass
 
 _BOUNDS = Bounds()
 _OF_NO_TABLE = frozenset({Kind.SET, Kind.RESET, Kind.USE, Kind.UNKNOWN})
-"""Kinds without a table that Spark could report."""
+"""Kinds of statements in which Spark's reading names no table, so rules need not wait for it."""
 _LOOKS: Final = {
     "SHOW": Kind.SHOW,
     "DESCRIBE": Kind.DESCRIBE,
@@ -46,12 +46,13 @@ _LOOKS: Final = {
     "EXPLAIN": Kind.EXPLAIN,
 }
 _MAY_WRITE: Final = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
-"""Words without which no text that begins like a query writes; if one occurs, Spark is asked."""
+"""Words one of which is in every write that begins like a query. If a text has one of them, Spark's
+parser decides what it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unparsed:
-    """One statement, without its closing semicolon, with words that do not show its kind."""
+    """One statement, without its closing semicolon, whose kind its words do not show."""
 
     sql: str
 
@@ -63,7 +64,11 @@ def classify(
     override: OperationClass | None = None,
     bounds: Bounds = _BOUNDS,
 ) -> Classified | Unparsed:
-    """Return the kind and the class of ``sql``, one statement; raises RefusedError."""
+    """Return the one statement in ``sql`` with its kind and its class; raises RefusedError.
+
+    `Unparsed` if its words do not show its kind, so that Spark's parser must read it.
+    ``override``: the class that the request asks for.
+    """
     check_text(sql, bounds)
     insert = plain_insert(sql, context)
     if insert is not None:
@@ -81,7 +86,7 @@ def classify(
 
 
 def _kind(tokens: list[Token]) -> Kind | None:
-    """Return the kind of a possible query, as far as its words show it; None for others."""
+    """Return the kind of a statement that begins like a query; None if Spark's parser must tell."""
     begins = tokens[0].upper
     if begins in _LOOKS:
         return _LOOKS[begins]
@@ -95,7 +100,7 @@ def _begins_query(token: Token) -> bool:
 
 
 def gives_rows(found: Classified | Unparsed) -> bool:
-    """True if a query's text reads rows of tables, and is not SHOW or similar."""
+    """True if a query's text is SELECT, VALUES or the like, and not SHOW or similar."""
     if isinstance(found, Classified):
         return found.kind in CACHEABLE_KINDS
     return _begins_query(next(tokenize(found.sql)))
@@ -110,10 +115,10 @@ def decided(
     *,
     sql: str | None = None,
 ) -> Classified:
-    """Return the recognised statement with its class, by the rules; raises RefusedError.
+    """Return a recognised statement with the class that the rules give; raises RefusedError.
 
-    ``text``: the text for matching rules; ``sql``: the statement, if it differs. If the deciding
-    rule rests on the tables that Spark reads, the decision is left open, see `ruled`.
+    ``text``: the text with which rules are matched; ``sql``: the statement, if it is another text.
+    If the rules depend on the tables that Spark's reading shows, `ruled` has to decide later.
     """
     kind = recognised.kind
     statement = Classified(
@@ -140,9 +145,10 @@ def ruled(
     override: OperationClass | None = None,
     refusal: RefusedError | None = None,
 ) -> Classified:
-    """Return a statement as decided by the first of its rules that fits its names.
+    """Return a statement with the class that the first matching rule gives; raises RefusedError.
 
-    ``refusal``: the error of the statement unless a rule gives it a class. Raises RefusedError.
+    ``touched``: the names with which rules are matched. ``refusal``: raised unless a rule gives the
+    statement a class.
     """
     rule = first(statement.rules, statement.kind, touched)
     if rule is not None and rule.rights is not None:
@@ -161,7 +167,7 @@ def ruled(
 
 
 def _one_statement(sql: str, bounds: Bounds) -> tuple[str, list[Token]]:
-    """Return the one statement in ``sql`` and its tokens; raises RefusedError if it isn't one."""
+    """Return the one statement in ``sql`` and its tokens; RefusedError if none or several."""
     tokens = _tokens(sql, bounds)
     while tokens and tokens[-1].is_symbol(";"):
         tokens.pop()
@@ -190,7 +196,7 @@ def _tokens(sql: str, bounds: Bounds) -> list[Token]:
 
 
 def _forbidden(kind: Kind, rights: Rights, touched: Touched) -> RefusedError:
-    """Return the refusal of a statement that its sender's rights do not include."""
+    """Return the error for a statement that its sender's rights do not include."""
     return RefusedError(
         ErrorClass.FORBIDDEN,
         f"the statement ({kind.value}) touches {rights.outside(kind, touched)}, and this user may "
@@ -202,7 +208,7 @@ def _forbidden(kind: Kind, rights: Rights, touched: Touched) -> RefusedError:
 def _decide(
     statement: Classified, rule: Rule | None, refusal: RefusedError | None
 ) -> tuple[OperationClass, str]:
-    """Return the class that the rules give, and the name of the rule; raises RefusedError."""
+    """Return the class that the rules give, and the name of what decided. Raises RefusedError."""
     if rule is not None and rule.operation_class is not None:
         return rule.operation_class, rule.name
     if rule is not None and rule.refuse:
@@ -213,7 +219,10 @@ def _decide(
 
 
 def _overridden(decided: OperationClass, override: OperationClass | None) -> OperationClass:
-    """Return the class that the request asks for, if it may; raises RefusedError."""
+    """Return the class that the request asks for; RefusedError if the statement can't have it.
+
+    ``decided``: the class by the rules; the result if ``override`` is None.
+    """
     if override is None or override is decided:
         return decided
     if decided is OperationClass.SESSION:
@@ -234,5 +243,5 @@ def _overridden(decided: OperationClass, override: OperationClass | None) -> Ope
 
 
 def _widened(kind: Kind, decided: OperationClass) -> bool:
-    """True if a rule makes a seeming query a write; its tables are unknown."""
+    """True if a rule makes a write of what looks like a query; then its tables are unknown."""
     return kind in QUERY_KINDS and decided is not OperationClass.QUERY

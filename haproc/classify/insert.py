@@ -76,7 +76,7 @@ _NAMES = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 class PlainInsert:
     """An INSERT of literals: its text without closing semicolon, its table, its shape.
 
-    ``bare``: in a session, a temporary view may have the table's name.
+    ``bare``: True if a temporary view of the session may hide the table.
     """
 
     sql: str
@@ -86,10 +86,10 @@ class PlainInsert:
 
 
 def plain_insert(sql: str, context: Context) -> PlainInsert | None:
-    """Return the parts of an INSERT of literals only; None for any other text, even a valid one.
+    """Return the parts of an INSERT whose values are all literals; None for any other text.
 
-    A text that Spark may read by the clock is no literal. Raises RefusedError if its target is no
-    table of the ring.
+    A text that Spark may read by the clock (``'now'``) counts as no literal. Raises RefusedError if
+    the target is no table of the ring.
     """
     head = _head(sql)
     if head is None:
@@ -104,10 +104,10 @@ def plain_insert(sql: str, context: Context) -> PlainInsert | None:
 
 
 def combined_signature(left: str, right: str) -> str | None:
-    """Return the signature of two combined statements; None if they can't be combined.
+    """Return the signature of two INSERTs combined into one; None if they can't be combined.
 
-    More permissive than equality: a column that is NULL in all rows of one statement takes its type
-    from the other one, which changes no value.
+    The signatures may differ in one way: a column that is NULL in all rows of one statement takes
+    its type from the other one, which changes no value.
     """
     if left == right:
         return left
@@ -123,13 +123,16 @@ def combined_signature(left: str, right: str) -> str | None:
 
 
 def literal_type(text: str) -> str | None:
-    """Return the type of one literal, as in signatures; None if the text is no literal."""
+    """Return the letter of one literal's type (see this module); None if the text is no literal."""
     match = _ALONE.fullmatch(text)
     return None if match is None else _type(match)[0]
 
 
 def literal_rows(sql: str, values_at: int) -> Iterator[list[tuple[str, str]]]:
-    """Yield the rows of a statement that has a shape: each literal's own type, and its text."""
+    """Yield the rows of an INSERT with a shape: of each literal its type's letter, and its text.
+
+    ``values_at``: as in the `InsertShape`. Raises ValueError if the statement has no shape.
+    """
     position = values_at + 1
     while True:
         row: list[tuple[str, str]] = []
@@ -147,9 +150,9 @@ def literal_rows(sql: str, values_at: int) -> Iterator[list[tuple[str, str]]]:
 
 
 def column_list(head: str) -> tuple[str, ...] | None:
-    """Return the columns named in the text before the rows; empty if it has no list.
+    """Return the columns listed in the text before the rows; empty if it lists none.
 
-    None if it contains anything else beside the table.
+    None if the text has something else besides the table and the columns, such as PARTITION.
     """
     tokens = list(tokenize(head))
     names = iter(tokens[3 if tokens[2].upper == "TABLE" else 2 :])
@@ -166,7 +169,10 @@ def column_list(head: str) -> tuple[str, ...] | None:
 
 
 def _head(sql: str) -> tuple[int, tuple[str, ...], int] | None:
-    """Return the statement's start, name parts and first row's position; None for other texts."""
+    """Return an INSERT's start, the parts of its table's name, and the start of its first row.
+
+    None if the text does not begin like an INSERT INTO … VALUES with one row.
+    """
     try:
         tokens = tokenize(sql)
         first = next(tokens, None)
@@ -197,7 +203,7 @@ def _head(sql: str) -> tuple[int, tuple[str, ...], int] | None:
 
 
 def _name(tokens: Iterator[Token], token: Token) -> tuple[tuple[str, ...], Token]:
-    """Read a name that begins with ``token``; return its parts and the token behind it."""
+    """Read a name that begins with ``token``; return its parts and the token after it."""
     parts: list[str] = []
     while token.kind in _NAMES:
         parts.append(plain(token))
@@ -211,7 +217,7 @@ def _name(tokens: Iterator[Token], token: Token) -> tuple[tuple[str, ...], Token
 
 
 def _skip_columns(tokens: Iterator[Token]) -> bool:
-    """Skip a list of column names; return False if it is something else."""
+    """Skip a list of column names; return False if the tokens are anything else."""
     while True:
         if next(tokens).kind not in _NAMES:
             return False
@@ -223,7 +229,7 @@ def _skip_columns(tokens: Iterator[Token]) -> bool:
 
 
 def _skip_partition(tokens: Iterator[Token]) -> bool:
-    """Skip ``(name = literal, …)``; return False if it is something else."""
+    """Skip ``(name = literal, …)``; return False if the tokens are anything else."""
     if not next(tokens).is_symbol("("):
         return False
     while True:
@@ -242,9 +248,9 @@ def _skip_partition(tokens: Iterator[Token]) -> bool:
 
 
 def _rows(sql: str, position: int) -> tuple[int, int, str]:
-    """Read the rows from the first ``(``; return their number, their end and their signature.
+    """Read the rows that begin at ``position``; return their number, their end and their signature.
 
-    The number is 0 if they are not all literals that may be in one list.
+    The number is 0 if a value is no literal, or if rows do not fit each other.
     """
     types: list[str] = []
     whole: list[int] = []
@@ -286,7 +292,7 @@ def _rows(sql: str, position: int) -> tuple[int, int, str]:
 
 
 def _type(match: re.Match[str]) -> tuple[str, int]:
-    """Return a literal's type, and its digits before the point if it is a number."""
+    """Return the letter of a literal's type, and a number's digits before the point (else 0)."""
     letter = match.lastgroup
     assert letter is not None
     if letter == "i" or letter == "d":
@@ -295,7 +301,7 @@ def _type(match: re.Match[str]) -> tuple[str, int]:
 
 
 def _number(text: str) -> tuple[str, int]:
-    """Return the type of an integer or decimal literal, and its digits before the point."""
+    """Return the letter of an integer's or decimal's type, and its digits before the point."""
     point = text.find(".")
     if point >= 0:
         text = text[:-2] if text[-1] in "dD" else text
@@ -313,7 +319,7 @@ def _number(text: str) -> tuple[str, int]:
 
 
 def _wider(one: str, other: str) -> str | None:
-    """Return the type of a column with literals of both types; None if Spark has to find it."""
+    """Return the type of a column that has literals of both types; None if only Spark knows it."""
     if one == "n" or other == "n":
         return other if one == "n" else one
     if {one, other} == {"i", "l"}:
@@ -325,5 +331,5 @@ def _wider(one: str, other: str) -> str | None:
 
 
 def _too_precise(kind: str, digits: int) -> bool:
-    """True if Spark would have to cut digits to give this column's decimals one type."""
+    """True if a column's decimals have too many digits for one type that keeps all of them."""
     return kind[0] == "d" and digits + int(kind[1:]) > _PRECISION_MAX

@@ -1,4 +1,4 @@
-"""The known facts about a statement before it runs."""
+"""What is known of a statement before it runs: its kind, its class, the tables it touches."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from haproc.classify.rules import Rule
 
 BUDGET_MAX_S: Final = 30 * 86_400.0
-"""The longest time budget that a write may have."""
+"""The longest apply budget (``apply_budget_s``) that a write may have, in seconds."""
 
 
 class OperationClass(StrEnum):
-    """The way of a request through the ring (the classes of Kinetica's HA design)."""
+    """How a request travels through the ring (the classes are those of Kinetica's HA design)."""
 
     QUERY = "query"
     """Runs on the receiving cluster, or on another one that is fresh enough."""
@@ -29,23 +29,23 @@ class OperationClass(StrEnum):
 
 
 class WriteConcern(StrEnum):
-    """The clusters that must have applied a write before it is answered; the weakest first."""
+    """How many clusters must have applied a write before the client is answered; weakest first."""
 
     ONE = "one"
     """The cluster that received it."""
     MAJORITY = "majority"
-    """More than half of the ring's clusters, even if the others are away."""
+    """More than half of all clusters of the ring, those that are away included."""
     ALL = "all"
     """Every cluster of the in-sync set."""
 
     def at_least(self, other: WriteConcern | None) -> WriteConcern:
-        """Return the stronger one of the two."""
+        """Return the stronger one of this concern and ``other`` (None: no concern)."""
         ranks = list(WriteConcern)
         return self if other is None or ranks.index(other) < ranks.index(self) else other
 
 
 class Kind(StrEnum):
-    """The kind of a statement: its command."""
+    """The kind of a statement, by its command."""
 
     SELECT = "select"
     VALUES = "values"
@@ -76,7 +76,7 @@ class Kind(StrEnum):
     COMMENT = "comment"
     RESTORE = "restore"
     OTHER_DDL = "other_ddl"
-    """Further administration that is allowed by default (MSCK REPAIR, REFRESH …)."""
+    """Further administration that is allowed without a rule (MSCK REPAIR, REFRESH …)."""
     SET = "set"
     RESET = "reset"
     USE = "use"
@@ -84,13 +84,13 @@ class Kind(StrEnum):
     """Creates or drops a temporary view or function, or declares or sets a variable."""
     CACHE = "cache"
     ROWS = "rows"
-    """Rows that came through the rows door; appended to one table."""
+    """No statement, but rows that came through the rows door; they are appended to one table."""
     UNKNOWN = "unknown"
-    """A statement that nothing recognises."""
+    """A statement that HAProc does not recognise; only a rule can allow it."""
 
 
 class RefusedError(Exception):
-    """A request that HAProc does not run; nothing was changed.
+    """HAProc refuses to run a request, and nothing was changed.
 
     ``error_class`` is HAProc's own (such as ``HAPROC_UNCLASSIFIED``), ``hint`` is the change that
     would make the request acceptable.
@@ -103,20 +103,20 @@ class RefusedError(Exception):
         self.hint = hint
 
     def __reduce__(self) -> tuple[type[RefusedError], tuple[str, str, str]]:
-        """Return the arguments from which another process makes a copy."""
+        """Return the arguments from which another process makes a copy (for pickle)."""
         return RefusedError, (self.error_class, self.message, self.hint)
 
 
 @dataclass(frozen=True, slots=True)
 class InsertShape:
-    """The properties of an ``INSERT INTO t [(columns)] VALUES (literals), …`` for combining it.
+    """What decides whether an ``INSERT INTO t [(columns)] VALUES (literals), …`` can be combined.
 
     - ``values_at``: the index of the first row's ``(``;
     - ``rows``: the number of rows;
     - ``signature``: the type of each column's literals. Rows of equal signatures don't change each
       other's types inside one VALUES list.
 
-    Two INSERTs can be combined, the second's rows behind the first's, if the text before
+    Two INSERTs can be combined, the second's rows after the first's, if the text before
     ``values_at``, the settings and ``signature`` are equal.
     """
 
@@ -129,9 +129,9 @@ class InsertShape:
 class Touched:
     """The tables and views that a statement reads or writes.
 
-    - ``tables``: their full names; ``known``: False if some of them are not known;
+    - ``tables``: their full names; ``known``: False if ``tables`` may lack some;
     - ``schemas``: the full names of schemas whose tables it lists; an empty name: all schemas;
-    - ``expressions``: Spark's classes of its computations, in lower case; None: not known.
+    - ``expressions``: Spark's classes of its expressions, in lower case; None: not known.
     """
 
     tables: frozenset[str] = frozenset()
@@ -140,7 +140,7 @@ class Touched:
     expressions: frozenset[str] | None = frozenset()
 
     def __or__(self, other: Touched) -> Touched:
-        """Return the names that two statements touch together."""
+        """Return everything that either of two statements touches."""
         one, two = self.expressions, other.expressions
         return Touched(
             self.tables | other.tables,
@@ -152,9 +152,10 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """The kind and content of a statement, before rules decide its class: see `Classified`.
+    """The kind and tables of a statement, before rules give it a class: see `Classified`.
 
-    ``refusal``: the error of the statement; a rule for ``kind: unknown`` may allow it.
+    ``refusal``: the error to raise for this statement, unless a rule for ``kind: unknown`` allows
+    it.
     """
 
     kind: Kind
@@ -168,12 +169,12 @@ class Recognised:
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """A classified statement.
+    """A statement with its kind, its tables and its class.
 
     ``sql`` is one statement without its closing semicolon. Table names are ``catalog.schema.table``
-    in lower case, completed from the session's catalog and schema, each part in plain text (a part
-    with a dot or backquote is in backquotes). ``reads`` are the tables that a DataFrame's plan
-    names itself: Spark's reading of a text gives the others.
+    in lower case, completed from the session's catalog and schema; only a part with a dot or a
+    backquote is in backquotes. ``reads`` are the tables that a DataFrame's plan names itself; the
+    tables that a text reads are only in Spark's reading.
     """
 
     sql: str
@@ -182,25 +183,25 @@ class Classified:
     reads: frozenset[str]
     writes: frozenset[str]
     tables_known: bool
-    """False: the written tables (or those named by a plan) are not all known; then a write
-    conflicts with every other one. It does not matter for a text that writes nothing."""
+    """False: the statement may write further tables (or its plan may name more); then a write
+    conflicts with every other one. For a text that writes nothing it does not matter."""
     rule: str
-    """The rule that decided the class, for people."""
+    """The name of the rule that decided the class, or of the default, for people."""
     insert: InsertShape | None = None
     write_concern: WriteConcern | None = None
-    """The weakest concern that a rule allows."""
+    """The weakest write concern that a rule allows for this write; None: no rule says it."""
     apply_budget_s: float | None = None
-    """The longest budget that a rule allows; None: no rule decides it."""
+    """The longest apply budget that a rule allows, in seconds; None: no rule says it."""
     cache: bool | None = None
-    """A rule's decision on caching a query's answer."""
+    """Whether a rule lets a query's answer be cached; None: no rule says it."""
     bare: frozenset[str] = frozenset()
-    """The written tables that a session's temporary view would hide."""
+    """Those of the written tables that a temporary view of a session may hide."""
     rules: tuple[Rule, ...] = ()
-    """The rules about it, in order. The first one that fits Spark's reading decides; until then
-    class, write concern and the like are the defaults. Empty: all is decided."""
+    """The rules that may still decide, in order: the first one that matches Spark's reading does.
+    Until then the class, the write concern and the like are the defaults. Empty: all is decided."""
 
     @property
     def touched(self) -> Touched:
-        """The touched tables of a statement that reads none, without what Spark's reading adds."""
+        """The tables that the statement touches, as far as known without Spark's reading."""
         expressions = None if self.kind is Kind.UNKNOWN else frozenset[str]()
         return Touched(self.writes, self.tables_known, expressions=expressions)

@@ -1,4 +1,4 @@
-"""Names of tables, and of defined objects: read from tokens, completed, checked."""
+"""Names of tables and other objects: read from tokens, completed, checked."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _NAMES: Final = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 
 
 def defined_object(sql: str, context: Context) -> tuple[str, str] | None:
-    """Return the word for a definition's kind of object, and its full name.
+    """Return the word for the kind of object that a definition defines, and its full name.
 
-    None if the statement is no definition, or does not name its object plainly.
+    None if the statement is no CREATE, ALTER or DROP, or if its object's name must be computed.
     """
     tokens = tokenize(sql)
     try:
@@ -43,7 +43,7 @@ def defined_object(sql: str, context: Context) -> tuple[str, str] | None:
 
 
 def _next_name(tokens: Iterator[Token]) -> tuple[str, ...]:
-    """Return the parts of the next name; empty if it must be computed."""
+    """Return the parts of the next name; empty if there is none, or if it must be computed."""
     first = next((each for each in tokens if each.upper not in _BEFORE_NAMES), None)
     parts: list[str] = []
     names = chain([] if first is None else [first], tokens)
@@ -67,19 +67,21 @@ def _next_name(tokens: Iterator[Token]) -> tuple[str, ...]:
 _FORMATS = "avro binaryfile csv delta iceberg image json libsvm orc parquet text xml"
 PATH_FORMATS = frozenset(_FORMATS.split())
 FILE_SOURCES = PATH_FORMATS | {"hive"}
-"""Any other source may be a class of Spark's, or another database."""
+"""The sources that a table may have: formats of files. Any other source may be a class that Spark
+loads, or another database."""
 _SESSION = (("session",), ("system", "session"))
 _GLOBAL = "global_temp"
 OWN_SCHEMA = "haproc_warm_up"
-"""The schema in which HAProc tests a fresh server: never compared, and dropped."""
+"""The schema in which HAProc tests a server that has just started. It is dropped, and never
+compared with other clusters."""
 STAGING_SCHEMA = "haproc_staging"
-"""The schema for rows of many parts, see `haproc.engine.pieces`; never compared either."""
+"""The schema of staging tables, see `haproc.engine.pieces`; never compared either."""
 OWN_SCHEMAS = frozenset({OWN_SCHEMA, STAGING_SCHEMA})
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The catalog and schema of a statement's unqualified names, and its sender."""
+    """The catalog and schema that complete a statement's names, and the statement's sender."""
 
     catalog: str = "spark_catalog"
     schema: str = "default"
@@ -88,14 +90,14 @@ class Context:
 
 
 def plain(token: Token) -> str:
-    """Return the text of a name token without its backquotes."""
+    """Return the name that a token means: its text without backquotes."""
     if token.kind is TokenKind.QUOTED_NAME:
         return token.text[1:-1].replace("``", "`")
     return token.text
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Return the parts as one normalised name."""
+    """Return the parts as one name: in lower case, with dots, and backquotes where needed."""
     return ".".join(
         f"`{part.replace('`', '``')}`" if "." in part or "`" in part else part
         for part in (part.lower() for part in parts)
@@ -103,19 +105,19 @@ def joined(parts: Sequence[str]) -> str:
 
 
 def qualified(parts: Sequence[str], context: Context) -> str:
-    """Return the full normalised name of the table that ``parts`` means in this context."""
+    """Return the full name of the table that ``parts`` means in this context: see `joined`."""
     return joined(completed(parts, context))
 
 
 def completed(parts: Sequence[str], context: Context) -> Sequence[str]:
-    """Return the parts of the full name, as they were written."""
+    """Return the parts with catalog and schema before them where they are missing."""
     if len(parts) == 1:
         return (context.catalog, context.schema, *parts)
     return (context.catalog, *parts) if len(parts) == 2 else parts
 
 
 def path_of(parts: Sequence[str]) -> str:
-    """Return the files that Spark reads if this name is a relation; empty for a table.
+    """Return the path of the files that Spark reads under this name; empty if it means a table.
 
     Files are ``delta.`/x``` and ``spark_catalog.delta.`/x```; a format may be named by its class. A
     name of two parts means files, too, if the first part is a format; so a schema called ``json``
@@ -130,15 +132,15 @@ def path_of(parts: Sequence[str]) -> str:
 
 
 def may_be_temporary(parts: Sequence[str]) -> bool:
-    """True if a temporary view of the session hides the table of this name."""
+    """True if a temporary view of the session could have this name, and hide the table."""
     return len(parts) == 1 or tuple(part.lower() for part in parts[:-1]) in _SESSION
 
 
 def target(parts: Sequence[str], context: Context) -> str:
-    """Return the name of the table that a statement changes; RefusedError if it isn't the ring's.
+    """Return the full name of the table that a statement changes; RefusedError if it can't be one.
 
-    Every written name passes here: transaction markers are found by table name, so a write without
-    a table's name could not be recognised as applied.
+    Every written name passes here: transaction markers are found by table name, so HAProc could not
+    find out whether a write without a table's name was applied.
     """
     if not parts:
         raise RefusedError(
@@ -159,12 +161,12 @@ def target(parts: Sequence[str], context: Context) -> str:
 
 
 def refuse_own(parts: Sequence[str], context: Context) -> None:
-    """Raise RefusedError if the table's name is in a schema of HAProc's own."""
+    """Raise RefusedError if a table is in one of the schemas that HAProc uses itself."""
     refuse_own_schema(parts[-2:-1] if len(parts) > 1 else (context.schema,))
 
 
 def refuse_own_schema(schema: Sequence[str]) -> None:
-    """Raise RefusedError if one of these schema names is HAProc's own."""
+    """Raise RefusedError if HAProc itself uses one of these schemas."""
     if any(name.lower() in OWN_SCHEMAS for name in schema):
         raise RefusedError(
             ErrorClass.TABLE_NAME,
@@ -174,7 +176,7 @@ def refuse_own_schema(schema: Sequence[str]) -> None:
 
 
 def refuse_global(parts: Sequence[str]) -> None:
-    """Raise RefusedError if the name is that of a global temporary view."""
+    """Raise RefusedError if this is the name of a global temporary view."""
     if len(parts) > 1 and parts[-2].lower() == _GLOBAL:
         raise RefusedError(
             ErrorClass.GLOBAL_TEMPORARY,
@@ -184,7 +186,7 @@ def refuse_global(parts: Sequence[str]) -> None:
 
 
 def parts_of(text: str) -> tuple[str, ...] | None:
-    """Return the parts of a text that is one name, quoted or not; None for any other text."""
+    """Return the parts of a text that is one name, quoted or not; None if it is anything else."""
     try:
         tokens = list(tokenize(text))
     except LexicalError:

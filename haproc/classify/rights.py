@@ -1,7 +1,8 @@
-"""The rights of a user: roles, and the tables that statements may touch.
+"""The rights of a user: roles, and patterns of the tables that statements may touch.
 
-A role opens doors (`haproc.doors.roles`) and lets statements write; tables bound the objects that
-statements touch (`haproc.classify.rules`). Values only: the check of a token finds the rights.
+A role opens doors (`haproc.doors.roles`) and lets statements write; the patterns limit the tables
+that statements touch (`haproc.classify.rules`). This module only has the values: the check of a
+token finds the user's rights.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _CODE: Final = """
     PythonUDTF PythonWorkerLogs ScalaAggregator ScalaUDAF ScalaUDF ScriptTransformation TryReflect
 """
 CODE: Final = frozenset(_CODE.lower().split())
-"""Spark's classes of code outside SQL, which could read the files of any table."""
+"""Spark's classes of code that is not SQL and could read the files of any table, in lower case."""
 
 
 _OF_NO_TABLE: Final = frozenset(
@@ -31,31 +32,32 @@ _OF_NO_TABLE: Final = frozenset(
         Kind.DROP_NAMESPACE,
     }
 )
-"""Kinds that change objects which patterns of tables do not name and other users may need."""
+"""Kinds that change objects other than tables: no pattern of tables names these, and other users
+may need them."""
 
 
 class Role(StrEnum):
-    """A role: the requests that a user's token allows."""
+    """A role decides which requests a user may send."""
 
     READER = "reader"
-    """Queries, and statements that change the own session."""
+    """Queries, and statements that change the user's own session."""
     WRITER = "writer"
-    """All that a reader may do, DML, DDL, rows and jobs."""
+    """All that a reader may do, and DML, DDL, rows and jobs."""
     OPERATOR = "operator"
-    """The operator door: commands, and the whole status page."""
+    """All commands of the operator door, and the whole status page."""
     PEER = "peer"
-    """Requests between HAProcs; only the ring's secret has this role."""
+    """Requests between HAProcs; only who sends the ring's secret has this role."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Roles, and patterns of tables (``spark_catalog.sales.*``, in lower case)."""
+    """A user's roles, and patterns of tables (``spark_catalog.sales.*``, in lower case)."""
 
     roles: tuple[Role, ...] = (Role.READER, Role.WRITER)
     tables: tuple[str, ...] = (ANY_TABLE,)
 
     def has(self, role: Role) -> bool:
-        """True if these rights include those of a role; a writer reads as well."""
+        """True if these rights include this role; a writer may also do what a reader may."""
         return role in self.roles or (role is Role.READER and Role.WRITER in self.roles)
 
     @property
@@ -64,9 +66,9 @@ class Rights:
         return ANY_TABLE not in self.tables
 
     def outside(self, kind: Kind, touched: Touched) -> str | None:
-        """Return a part of a statement that these rights do not include; None if they include all.
+        """Return what a statement touches outside these rights, in words; None if there is nothing.
 
-        Fails closed: a statement that may touch more than is known is outside.
+        In doubt it is outside: a statement that may touch more than is known.
         """
         if not self.bounded:
             return None
@@ -85,19 +87,19 @@ class Rights:
 
 
 def runs_code(touched: Touched) -> bool:
-    """True if a statement runs code outside SQL, which could read the files of any table."""
+    """True if a statement runs code that is not SQL and could read the files of any table."""
     return not CODE.isdisjoint(touched.expressions or ())
 
 
 NOTHING: Final = Rights(())
 UNBOUNDED: Final = Rights()
-"""The rights of a user for whom the configuration states nothing else."""
+"""The rights of a user if the configuration states none: reader and writer, of all tables."""
 
 
 def _has_all_of(pattern: str, schema: str) -> bool:
-    """True if a pattern surely matches each table of a schema.
+    """True if it is certain that ``pattern`` matches each table of ``schema``.
 
-    An empty schema means all schemas. Then it is False: the caller has handled `ANY_TABLE`.
+    An empty schema means all schemas. Then the result is False: the caller has handled `ANY_TABLE`.
     """
     begins = pattern.removesuffix("*")
     plain = begins != pattern and not any(each in begins for each in "*?[")

@@ -1,8 +1,9 @@
 """The rules that give each kind of statement its class.
 
-The defaults are a table. An operator's file (``conf/rules.yaml``) puts rules over them: the first
-that matches decides. A rule can't make a writing statement a query, nor take a session statement
-out of its session: such a rule is refused when the file is read, with the key's full path.
+The defaults are a table. An operator's file (``conf/rules.yaml``) puts rules before them: the first
+rule that matches decides. A rule can't make a writing statement a query, nor let a session
+statement change more than its session: such a rule is refused when the file is read, with the key's
+full path.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ WRITING_KINDS = ASYNCHRONOUS_KINDS | SYNCHRONOUS_KINDS
 _NAMING_KINDS = frozenset(
     {Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.COMMENT, Kind.DROP_FUNCTION}
 )
-"""Kinds that make, remove or describe a name, and touch no table except one that they name.
-Dropping a schema is not among them: that drops the schema's tables."""
+"""Kinds that make, remove or describe a name, and touch no table except one that they name. DROP
+SCHEMA is not among them, because it drops the schema's tables, too."""
 _TOUCHING_KINDS = (WRITING_KINDS - _NAMING_KINDS) | {
     Kind.SELECT,
     Kind.VALUES,
@@ -55,7 +56,7 @@ _TOUCHING_KINDS = (WRITING_KINDS - _NAMING_KINDS) | {
     Kind.CACHE,
     Kind.UNKNOWN,
 }
-"""Kinds that read or write the rows of tables, even unknown ones."""
+"""Kinds that read or write rows of tables, perhaps of tables that are not known."""
 
 DEFAULT_CLASSES: dict[Kind, OperationClass] = {
     **dict.fromkeys(QUERY_KINDS, OperationClass.QUERY),
@@ -65,19 +66,19 @@ DEFAULT_CLASSES: dict[Kind, OperationClass] = {
 }
 
 CACHEABLE_KINDS = frozenset({Kind.SELECT, Kind.VALUES})
-"""Queries with answers that may be cached."""
+"""The kinds of queries whose answers may be cached."""
 
 E = TypeVar("E", bound=StrEnum)
 
 _WILD = re.compile(r"[*\[]")
-"""Parts of a pattern that stand for any number of characters, or for one of a set."""
+"""Parts of a pattern that match any number of characters (``*``), or one of several (``[…]``)."""
 _OF_WRITES = frozenset({"write_concern", "apply_budget_s"})
 _OUTCOMES = frozenset({"class", "refuse", "cache"}) | _OF_WRITES
 _KEYS = _OUTCOMES | {"name", "kind", "table", "expression", "matches", "user"}
 
 
 class RulesError(ValueError):
-    """A rules file is wrong; ``path`` is the full path of the key, such as ``rules[2].class``."""
+    """A rules file is wrong; ``path``: the full path of the wrong key, like ``rules[2].class``."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}")
@@ -89,9 +90,10 @@ class Rule:
     """A rule: refuses matching statements, or sets their class, write concern, budget or caching.
 
     - ``kinds``, ``table``, ``expression``, ``matches``, ``user``: what it matches; None: anything.
-      Without ``kinds``, a rule that refuses is about all statements, a rule of the cache about
-      queries, any other rule about writing statements;
-    - ``operation_class``: only with it, a rule with ``kind: unknown`` allows such statements;
+      Without ``kinds``, a rule that refuses matches all statements, a rule on caching matches
+      queries, and any other rule matches writing statements;
+    - ``operation_class``: a rule with ``kind: unknown`` allows such statements only if it has a
+      class;
     - ``write_concern``: the weakest that a request gets; ``apply_budget_s``: the longest.
     """
 
@@ -107,10 +109,10 @@ class Rule:
     apply_budget_s: float | None = None
     cache: bool | None = None
     rights: Rights | None = None
-    """With rights, the rule refuses statements outside them; its other fields do not count."""
+    """A user's rights: the rule then refuses statements outside them, and does nothing else."""
 
     def is_about(self, kind: Kind, sql: str, user: str) -> bool:
-        """True if this rule may decide about a statement, with any tables."""
+        """True if the kind, the text and the user match this rule; the tables are not looked at."""
         of_kind = kind in WRITING_KINDS or bool(self.refuse)
         return (
             (of_kind if self.kinds is None else kind in self.kinds)
@@ -120,11 +122,14 @@ class Rule:
 
     @property
     def by_reading(self) -> bool:
-        """True if it takes Spark's reading of a statement to decide whether the rule fits."""
+        """True if it depends on Spark's reading of a statement whether this rule matches."""
         return (self.table, self.expression, self.rights) != (None, None, None)
 
     def fits(self, kind: Kind, touched: Touched) -> bool:
-        """True if a statement touches and computes the rule's names, or is outside its rights."""
+        """True if the rule matches the names that a statement touches, or its rights forbid these.
+
+        If names are not known, a rule matches in doubt, unless it sets a class or allows caching.
+        """
         if self.rights is not None:
             return self.rights.outside(kind, touched) is not None
         # In doubt a refusal, a write concern, a budget and "do not cache" hold, too.
@@ -142,7 +147,7 @@ class Rule:
 
 
 def _may_match_in(pattern: str, schema: str) -> bool:
-    """True if a pattern may match the name of a table in a schema; also if that is in doubt."""
+    """True if a pattern matches some table's name in a schema, or if that is in doubt."""
     begins, within = _WILD.split(pattern, maxsplit=1)[0], schema and f"{schema}."
     length = min(len(begins), len(within))
     return fnmatchcase(within[:length], begins[:length])
@@ -150,26 +155,26 @@ def _may_match_in(pattern: str, schema: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """An operator's rules, in order, over the built-in defaults; and the files they may name."""
+    """An operator's rules, in order, which come before the defaults; and the files they allow."""
 
     rules: tuple[Rule, ...] = ()
     paths: Paths = NO_PATHS
 
     @staticmethod
     def builtin() -> Rules:
-        """Return the defaults alone."""
+        """Return rules without any of an operator's: only the defaults apply."""
         return Rules()
 
     @property
     def ask_for_concern(self) -> bool:
-        """True if any rule sets a write concern."""
+        """True if any of the rules sets a write concern."""
         return any(rule.write_concern is not None for rule in self.rules)
 
 
 def about(
     rules: Rules, kind: Kind, sql: str, user: str, rights: Rights = UNBOUNDED
 ) -> tuple[Rule, ...]:
-    """Return the rules about a statement; the first that fits its tables decides.
+    """Return the rules that may decide about a statement; the first that matches its tables does.
 
     The sender's rights come before all rules of the operator.
     """
@@ -183,17 +188,17 @@ def about(
 
 
 def first(rules: Iterable[Rule], kind: Kind, touched: Touched) -> Rule | None:
-    """Return the rule that decides about a statement; None: the defaults do."""
+    """Return the first of the rules that matches; None if none does, so the defaults apply."""
     return next((rule for rule in rules if rule.fits(kind, touched)), None)
 
 
 def load_rules(path: str | Path) -> Rules:
-    """Return the rules of a file; raises RulesError, or OSError if it can't be read."""
+    """Return the rules in a file; raises RulesError, or OSError if it can't be read."""
     return parse_rules(Path(path).read_text(encoding="utf-8"))
 
 
 def parse_rules(text: str) -> Rules:
-    """Return the rules in a YAML text; raises RulesError."""
+    """Return the rules in a YAML text; raises RulesError if it is wrong."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -217,7 +222,7 @@ def parse_rules(text: str) -> Rules:
 
 
 def _plain(node: yaml.Node, path: str) -> object:
-    """Return a YAML node as lists, dictionaries and text; a key given twice is an error."""
+    """Return a YAML node as lists, dictionaries and text; RulesError if a key is given twice."""
     if isinstance(node, yaml.MappingNode):
         mapping: dict[str, object] = {}
         for key_node, value in node.value:
@@ -300,7 +305,10 @@ def _kinds(value: object, path: str) -> frozenset[Kind]:
 
 
 def _member(entry: dict[str, object], key: str, path: str, kind: type[E], what: str) -> E | None:
-    """Return a key's value as a member of an enum; ``what``: its name in the error."""
+    """Return a key's value as a member of the enum ``kind``; None if the key is absent.
+
+    ``what``: what the error calls such a value.
+    """
     if key not in entry:
         return None
     try:
@@ -342,7 +350,7 @@ def _pattern(text: str | None, path: str) -> re.Pattern[str] | None:
 
 
 def _check_class(rule: Rule, path: str) -> None:
-    """Raise RulesError for a rule that gives a write or session statement a wrong class."""
+    """Raise RulesError if a rule sets a class that its kinds of statements can't have."""
     chosen, kinds = rule.operation_class, rule.kinds
     if chosen is None:
         return
@@ -359,14 +367,14 @@ def _check_class(rule: Rule, path: str) -> None:
 
 
 def _check_cache(rule: Rule, path: str) -> None:
-    """Raise RulesError for a decision on caching answers of statements that are no queries."""
+    """Raise RulesError if a rule decides on caching for kinds whose answers are never cached."""
     wrong = sorted(kind.value for kind in (rule.kinds or frozenset()) - CACHEABLE_KINDS)
     if rule.cache is not None and wrong:
         raise RulesError(f"{path}.cache", f"answers to {', '.join(wrong)} are never kept")
 
 
 def _check_writes(rule: Rule, path: str) -> None:
-    """Raise RulesError for an outcome of writes in a rule about other statements."""
+    """Raise RulesError if a rule sets a write concern or budget for statements that don't write."""
     what = "write_concern" if rule.write_concern is not None else "apply_budget_s"
     if rule.write_concern is None and rule.apply_budget_s is None:
         return

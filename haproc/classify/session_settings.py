@@ -1,4 +1,4 @@
-"""Settings that a client sets in its session: SET, and the treatment of each setting."""
+"""The settings that a client may set in its session (SET), and what HAProc does with each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ASSIGNS: Final = re.compile(
 
 
 def assigned(sql: str) -> tuple[str, str] | None:
-    """Return the setting and the value of ``SET name=value``; None for any other text."""
+    """Return the setting's name and the value in ``SET name=value``; None for any other text."""
     match = _ASSIGNS.fullmatch(sql)
     return None if match is None else (match["key"], match["value"].strip())
 
@@ -42,7 +42,8 @@ def assigned(sql: str) -> tuple[str, str] | None:
 
 
 _PROGRAMS_NAME: Final = re.compile(r"spark\.([a-z_]\w*)(\.[\w-]+)*", re.ASCII)
-"""A program's own setting, such as ``spark.my.own``, if its second part is none of Spark's."""
+"""A setting of the client's own program, such as ``spark.my.own``, if its second part is not in
+`_SPARKS`."""
 _SPARKS: Final = frozenset(
     re.findall(
         r"\w+",
@@ -60,19 +61,22 @@ _SPARKS: Final = frozenset(
         "timewindow ui unsafe user watermarkdelayms worker yarn ",
     )
 )
-"""The words behind ``spark.`` in texts of Spark's classes (a test reads them), Delta's and
-HAProc's. Spark may read any setting that begins so, registered or not."""
+"""The words that follow ``spark.`` in settings of Spark (a test finds them in its classes), Delta
+and HAProc. Spark may read any setting that begins so, even one that it has not registered."""
 _OF_QUERIES: Final = frozenset({"sql", "databricks"})
-"""The words for settings of statements. All others are for the server's own machinery."""
+"""The second words of settings for statements. All others are for the server's own work."""
 _OWN_NAME: Final = re.compile(r"(hivevar:|hiveconf:)?[a-z_]\w*", re.ASCII)
-"""A user's own variable. No setting of Spark, Delta or Hadoop has a name without a dot."""
+"""A variable of the user's own. No setting of Spark, Delta or Hadoop has a name without a dot."""
 _OF_CODE: Final = re.compile(r"(class|classes|impl|listeners|providers|serializer)(\.|$)")
-"""The end of a part of a name: such a setting names code that Spark loads."""
+"""How a part of a name ends if the setting names code that Spark loads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Settings of one kind, and why. A name with a dot at its end means all that begin with it."""
+    """Settings that are treated alike, and why.
+
+    A name with a dot at its end stands for all names that begin with it.
+    """
 
     reason: str
     names: tuple[str, ...]
@@ -318,7 +322,10 @@ _STORAGE: Final = (
 
 
 def _folded(groups: Iterable[Group]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the reasons by whole names, and by the beginnings of names, in lower case."""
+    """Return the reasons by names of settings, and the reasons by beginnings of names.
+
+    The names are in lower case; a beginning ends with a dot.
+    """
     reasons = {name.lower(): group.reason for group in groups for name in group.names}
     begins = {name: reason for name, reason in reasons.items() if name.endswith(".")}
     return {name: reasons[name] for name in reasons.keys() - begins.keys()}, begins
@@ -338,7 +345,7 @@ _INSTEAD: Final = (
 
 
 def travels(key: str) -> bool:
-    """True if a setting goes with each write of a session that sets it.
+    """True if every cluster applies a session's writes with the session's value of this setting.
 
     Case does not matter: a name that Spark spells in another case has no effect there.
     """
@@ -351,7 +358,10 @@ def travels(key: str) -> bool:
 
 
 def reserved(key: str) -> str:
-    """Return the reason why no session may set this; empty if one may. Case does not matter."""
+    """Return the reason why no session may set this setting; empty if a session may.
+
+    Case does not matter.
+    """
     if travels(key):
         return ""
     key = key.lower()
@@ -369,12 +379,12 @@ def reserved(key: str) -> str:
 
 
 def is_own(key: str) -> bool:
-    """True if a setting counts as the session's own when a session sets it."""
+    """True if a setting only holds where the session's queries run, and does not go with writes."""
     return not (travels(key) or reserved(key))
 
 
 def refusal(key: str) -> RefusedError | None:
-    """Return the error of a session that sets or resets this; None if a session may."""
+    """Return the error for a session that sets or resets this setting; None if it may."""
     reason = reserved(key)
     if not reason:
         return None
@@ -383,7 +393,7 @@ def refusal(key: str) -> RefusedError | None:
 
 
 def instead(key: str) -> str:
-    """Return the hint for a setting that no session may change."""
+    """Return what a user can do instead of changing a setting that no session may change."""
     for beginning, advice in _INSTEAD:
         if key.lower().startswith(beginning):
             return advice

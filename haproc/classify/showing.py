@@ -1,4 +1,4 @@
-"""Statements in a form for others: as plain values, without their literals, without secrets."""
+"""Statements in a form that may be shown: as plain values, without literals or without secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from haproc.classify.tokens import LexicalError, Token, TokenKind, literals, tok
 
 
 def described(statement: Classified) -> dict[str, Any]:
-    """Return the facts about a statement before Spark has read it, for JSON."""
+    """Return what is known of a statement without Spark's reading, as values for JSON."""
     insert, concern = statement.insert, statement.write_concern
     names = [each.name for each in statement.rules]
     return {
@@ -50,10 +50,10 @@ _URL_USER: Final = re.compile(r"(://[^/@\s:'\"]*):[^/@\s'\"]*@")
 
 
 def masked(sql: str, characters_max: int, *, secrets_only: bool = False) -> str | None:
-    """Return a statement with ``?`` for its literals; None if it can't be read as tokens.
+    """Return a statement with ``?`` in place of its literals; None if it can't be read as tokens.
 
-    ``secrets_only``: only literals after a word that names a secret are replaced, and passwords in
-    URLs. A result longer than ``characters_max`` is cut; the rest of the statement is not read.
+    ``secrets_only``: replace only literals after a word that names a secret, and passwords in URLs.
+    A result longer than ``characters_max`` is cut; the rest of the statement is not read.
     """
     if secrets_only:
         parts = _secrets_masked(sql)
@@ -75,9 +75,9 @@ def masked(sql: str, characters_max: int, *, secrets_only: bool = False) -> str 
 def masked_insert(
     sql: str, values_at: int, rows: int, columns: int, characters_max: int
 ) -> str | None:
-    """Return a plain INSERT of literals as `masked` would, with its first row for all of them.
+    """Return an INSERT of literals in the form of `masked`, with one row and the number of rows.
 
-    ``values_at``: the start of the rows; ``columns``: the number of literals in each.
+    ``values_at``: the start of the rows; ``columns``: the number of literals in each row.
     """
     head = _head(sql[:values_at], characters_max)
     if head is None:
@@ -93,7 +93,7 @@ def _head(text: str, characters_max: int) -> str | None:
 
 
 def _masked(sql: str) -> Iterator[str]:
-    """Yield the parts of a text without comments and hints; between literals it is unchanged."""
+    """Yield the parts of a text, with ``?`` in place of each literal; the text has no comments."""
     end = 0
     for start, following in literals(sql):
         yield sql[end:start]
@@ -109,7 +109,7 @@ def _masked_commented(sql: str) -> Iterator[str]:
 
 
 def _secrets_masked(sql: str) -> Iterator[str]:
-    """Yield the parts; a literal is a secret if the name before it is that of a secret."""
+    """Yield the parts of a text, with ``?`` for each literal that follows the name of a secret."""
     named = False
     for space, token in _spaced(sql):
         yield space
@@ -124,7 +124,7 @@ def _secrets_masked(sql: str) -> Iterator[str]:
 
 
 def _spaced(sql: str) -> Iterator[tuple[str, Token]]:
-    """Yield each token with a space if there was a gap before it, without hints and comments."""
+    """Yield each token without comments and hints, with a space if there was a gap before it."""
     end = 0
     for token in tokenize(sql):
         space = " " if end and token.start > end else ""

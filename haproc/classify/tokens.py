@@ -25,16 +25,16 @@ class TokenKind(StrEnum):
     """A keyword or an unquoted name."""
     QUOTED_NAME = "quoted_name"
     STRING = "string"
-    """Single- or double-quoted, raw (``r'…'``) or dollar-quoted."""
+    """A string literal: in single or double quotes, raw (``r'…'``) or dollar-quoted."""
     NUMBER = "number"
     PARAMETER = "parameter"
-    """``?``, ``:name`` or ``:`name```."""
+    """A parameter: ``?``, ``:name`` or ``:`name```."""
     HINT = "hint"
     SYMBOL = "symbol"
 
 
 class LexicalError(ValueError):
-    """A text cannot be read as tokens; ``position``: the index of the wrong character."""
+    """A text cannot be read as tokens; ``position``: the index of the first wrong character."""
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(message)
@@ -42,14 +42,14 @@ class LexicalError(ValueError):
 
 
 class UnclosedError(LexicalError):
-    """A string, a quoted name, a hint or a bracketed comment does not end."""
+    """A string, a quoted name, a hint or a bracketed comment has no end."""
 
     def __init__(self, what: str, position: int) -> None:
         super().__init__(f"{what} that begins at character {position} is not closed", position)
 
 
 class Token(NamedTuple):
-    """A token: ``sql[start:end] == text``. (A tuple, because a statement can have 100,000.)"""
+    """A token: ``sql[start:end] == text``. (A tuple, as a statement can have 100,000 tokens.)"""
 
     kind: TokenKind
     text: str
@@ -58,11 +58,11 @@ class Token(NamedTuple):
 
     @property
     def upper(self) -> str:
-        """Return the keyword in capitals; empty for a token that cannot be one."""
+        """Return a keyword in capitals; empty if the token cannot be a keyword."""
         return capitals(self.text) if self.kind is TokenKind.WORD else ""
 
     def is_symbol(self, text: str) -> bool:
-        """True if this is the given symbol."""
+        """True if the token is the symbol ``text``."""
         return self.text == text and self.kind is TokenKind.SYMBOL
 
 
@@ -117,11 +117,14 @@ _BEFORE_A_VALUE = frozenset(_VALUE_FOLLOWS.split())
 HINT_OPENING = "/*+"
 HINT_CLOSING = "*/"
 COMMENT_DEPTH_MAX = 32
-"""The depth of nested comments: Spark's lexer takes 0.2 s for 100 of them and 50 s for 800."""
+"""The most levels of nested comments: Spark's lexer takes 0.2 s for 100 levels, 50 s for 800."""
 
 
 def _bracket_end(sql: str, start: int) -> int:
-    """Return the end of the bracketed comment at ``start``; such comments nest (hints don't)."""
+    """Return the end of the bracketed comment (or hint) that begins at ``start``.
+
+    Comments may be nested in it; hints may not.
+    """
     depth, position = 1, start + 2
     opening, closing = sql.find("/*", position), sql.find("*/", position)
     while depth:
@@ -143,12 +146,12 @@ def _bracket_end(sql: str, start: int) -> int:
 
 
 def _unclosed(what: str, position: int, hint_at: int) -> UnclosedError:
-    """Return the error of an unclosed part, or of the hint around it."""
+    """Return the error for a part that has no end, or for the hint around that part."""
     return UnclosedError(what, position) if hint_at < 0 else UnclosedError("the hint", hint_at)
 
 
 def _ends_a_value(token: Token | None) -> bool:
-    """True if a value can end with this token, so that a colon behind it is a path into it."""
+    """True if a value can end with this token; then a colon after it leads into that value."""
     if token is None or token.kind is TokenKind.HINT:
         return False
     if token.kind is TokenKind.SYMBOL:
@@ -157,7 +160,7 @@ def _ends_a_value(token: Token | None) -> bool:
 
 
 def tokenize(sql: str) -> Iterator[Token]:
-    """Yield the tokens of ``sql``; raises LexicalError if one cannot be read."""
+    """Yield the tokens of ``sql``; LexicalError at the first place that cannot be read."""
     position, length, before = 0, len(sql), None
     match_at, kinds = _TOKEN.match, _KINDS
     hint_at, hints = 0, 0
@@ -200,17 +203,17 @@ def tokenize(sql: str) -> Iterator[Token]:
 
 
 _RUN: Final = rf"(?P<run>(?>(?:[^\W\d]\w*+(?!['\"])|{SPACE}|[(),=<>+*/;!|&^~%@-]|\.(?!\d))+))"
-"""Words, spaces and symbols in which no literal begins: most of a statement, as one match."""
+"""Words, spaces and symbols in which no literal begins, as one match: most of a statement."""
 _RUNS: Final = re.compile(f"{_RUN}|{_TOKEN.pattern}", _TOKEN.flags)
 _PLAIN_LITERALS: Final = frozenset(_RUNS.groupindex[name] for name in ("raw", "string", "number"))
 _SYMBOL: Final = _RUNS.groupindex["symbol"]
 
 
 def literals(sql: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the strings and numbers of ``sql``, as `tokenize` has them.
+    """Yield where each string and number of ``sql`` starts and ends, as `tokenize` would find them.
 
-    Lazy. If the text has no comments, hints, dollar quotes and URLs, this takes a sixth of the time
-    of `tokenize`. Raises LexicalError.
+    Faster than `tokenize`: if the text has no comments, hints, dollar quotes and URLs, it takes a
+    sixth of the time. Raises LexicalError where it has come to a wrong place.
     """
     if "--" in sql or "/*" in sql or "$" in sql or "://" in sql:
         for token in tokenize(sql):
@@ -241,7 +244,7 @@ _ESCAPE = re.compile(
     r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|([01][0-7][0-7])|(.))|''|\"\"",
     re.DOTALL | re.ASCII,
 )
-"""An escape, or a doubled quote of either sort."""
+"""An escape sequence in a string, or a doubled quote of either kind."""
 # The meaning of a letter behind a backslash; any other letter stands for itself.
 _LETTERS = {
     "0": "\0",
@@ -257,12 +260,12 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def decoded(text: str) -> str:
-    """Return the value of one string token."""
+    """Return the value of a string token: without its quotes, and with its escapes replaced."""
     return _paired(_units(text))
 
 
 def _units(text: str) -> str:
-    """Return a string's UTF-16 units as in Java: surrogates are not joined yet."""
+    """Return a string's value as UTF-16 units, as Java has them: surrogates are not joined yet."""
     if text[0] in "rR":
         return text[2:-1]
     if text[0] == "$":
@@ -275,7 +278,7 @@ def _units(text: str) -> str:
 
 
 def adjacent(tokens: Sequence[Token], index: int) -> tuple[str, int]:
-    """Return the value of the adjacent strings from ``index`` on, and the next index."""
+    """Return the value of the strings in a row from ``index`` on, and the index after them."""
     parts: list[str] = []
     while index < len(tokens) and tokens[index].kind is TokenKind.STRING:
         parts.append(_units(tokens[index].text))
@@ -300,7 +303,7 @@ def _unescaped(match: re.Match[str], quote: str) -> str:
 
 
 def _paired(text: str) -> str:
-    """Return the text with surrogate pairs joined; ``?`` for unpaired ones."""
+    """Return the text with pairs of surrogates joined, and ``?`` for a surrogate without a pair."""
     if not _SURROGATE.search(text):
         return text
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
@@ -318,26 +321,27 @@ _LEADING = r"[\s\x00-\x20\x7f]*"
 SPECIAL_DATETIME = re.compile(
     rf"{_LEADING}((?i:now|today|tomorrow|yesterday))(?![A-Za-z])(.*)", re.DOTALL
 )
-"""Texts that Spark may read as a moment when it casts a constant to a date or a timestamp; behind
-the word it accepts the name of a time zone, in many spellings."""
+"""A text that Spark may read by the clock when it casts a constant to a date or a timestamp. After
+the word Spark accepts the name of a time zone, in many spellings."""
 _TIME_OF_DAY = re.compile(rf"{_LEADING}(?:[0-9]{{1,2}}:[0-9]|T[0-9]{{1,2}}(?![0-9]))")
 _WRITTEN = re.compile(
     rf"[(,]{SPACE}*['\"][\x00-\x20\x7f]*"
     r"(?:[0-9]{1,2}:[0-9]|T[0-9]{1,2}(?![0-9])|[0-9T]{0,3}\\(?![\\'\"%_$]))"
 )
-"""An item of a row that may contain such a text; most escapes may stand for anything."""
+"""An item of a row that may be a text which Spark reads by the clock. An escape may stand for any
+character, so most texts with one match."""
 
 
 def is_time_of_day(text: str) -> bool:
-    """True if Spark may read the text as a time of the current day."""
+    """True if Spark may read the text as a time of day, and add the current day."""
     return _TIME_OF_DAY.match(text) is not None
 
 
 def is_moment(text: str) -> bool:
-    """True if Spark may read the text by the clock."""
+    """True if Spark may read the text by the clock, as a special word or a time of day."""
     return is_time_of_day(text) or SPECIAL_DATETIME.fullmatch(text) is not None
 
 
 def may_write_time_of_day(sql: str, start: int, end: int) -> bool:
-    """True if a string among the rows between these places may be a time of day."""
+    """True if a string in ``sql[start:end]``, which are rows, may be a text read by the clock."""
     return _WRITTEN.search(sql, start, end) is not None

@@ -1,4 +1,4 @@
-"""The two applications of a HAProc: the client door and the operator door."""
+"""The two web applications of a HAProc: the client door and the operator door."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ CONFIG = web.AppKey("config", Config)
 REGISTRY = web.AppKey("registry", Registry)
 SPOOLS = web.AppKey("spools", Spools)
 PATH_SHOWN_MAX = 200
-"""Characters of an operator's path in the audit log."""
+"""The most characters of an operator's path that the audit log shows."""
 STATE_HEADER = "HAProc-State"
 SMALL_BYTES = 64 << 10
-"""An answer of this size is in the sockets' buffers, not in HAProc's memory."""
+"""An answer of at most this size is in the sockets' buffers, and not counted as HAProc's memory."""
 
 
 def client_app(
@@ -82,7 +82,7 @@ def client_app(
     jobs: JobsHere | None = None,
     access: Access | None = None,
 ) -> web.Application:
-    """Return the client door's application; ``app[REGISTRY]`` has its running statements."""
+    """Return the client door's application; ``app[REGISTRY]`` has the statements that run."""
     request_admission = RequestAdmission(config, metrics)
     admission = (access or Access(config)).clients(jobs.tokens if jobs else None)
     app = _application(config, cluster, admission, request_admission)
@@ -118,7 +118,7 @@ def operator_app(
     forwarded: Forwarded,
     access: Access | None = None,
 ) -> web.Application:
-    """Return the operator door's application: health for everybody, all else by role."""
+    """Return the operator door's application: health is open to all, the rest needs a role."""
     app = waiting_app(config, cluster, status, metrics, heartbeats, access)
     app.add_routes(PeerDoor(peers).routes())
     app.add_routes(QueueDoor(operators).routes())
@@ -136,7 +136,10 @@ def waiting_app(
     heartbeats: HeartbeatDoor,
     access: Access | None = None,
 ) -> web.Application:
-    """Return the operator door's application for a HAProc that can only report its status."""
+    """Return the operator door's application of a HAProc that waits until it can reach the log.
+
+    It shows its status and receives heartbeats.
+    """
     app = _application(config, cluster, (access or Access(config)).operators())
     app.add_routes(heartbeats.routes())
     app.add_routes(StatusDoor(status, metrics).routes())
@@ -158,9 +161,9 @@ def _application(
 def _boundary(
     cluster: str, admission: Admission, request_admission: RequestAdmission | None
 ) -> Callable[..., Awaitable[web.StreamResponse]]:
-    """Return the middleware that admits users, and turns exceptions into answers.
+    """Return the middleware that admits a request's user, and turns exceptions into answers.
 
-    ``request_admission``: the client door's; None at the operator door.
+    ``request_admission``: the limits of the client door's requests; None at the operator door.
     """
     operators = request_admission is None
 
@@ -208,20 +211,23 @@ def _boundary(
 
 
 def _caller(request: web.Request, cluster: str, *, operators: bool) -> Caller:
-    """Return the audit log's entry for a request; a client's path may contain a secret."""
+    """Return what the audit log notes about a request's sender.
+
+    It has an operator's path, but only the path pattern of a client's, which may contain a secret.
+    """
     path = request.path[:PATH_SHOWN_MAX] if operators else _route(request)
     door = "operators" if operators else "clients"
     return Caller(cluster, door, f"{request.method} {path}", request.remote or "")
 
 
 def _note_command(request: web.Request, role: Role | None, outcome: str) -> None:
-    """Note an operator's command in the audit log; a GET changes nothing, and is left out."""
+    """Note an operator's command in the audit log; not a GET, because that changes nothing."""
     if role is Role.OPERATOR and request.method != "GET":
         note_command(outcome)
 
 
 async def _admitted(request: web.Request, admission: Admission, role: Role | None) -> Admitted:
-    """Return the user of a request; a link to a result names its user itself.
+    """Return the user of a request. A link to a result is enough without a token.
 
     The status page's files are open to all: a browser has no token before it has the page.
     """
@@ -232,7 +238,7 @@ async def _admitted(request: web.Request, admission: Admission, role: Role | Non
 
 
 async def _sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Send a large answer while its bytes still count as held memory."""
+    """Return the answer; if it is large, send it first, while its bytes count as held memory."""
     body = response.body if isinstance(response, web.Response) else None
     if isinstance(body, bytes) and len(body) > SMALL_BYTES:
         request[HELD].reserve_bytes(len(body))
@@ -242,13 +248,13 @@ async def _sent(request: web.Request, response: web.StreamResponse) -> web.Strea
 
 
 def _path(request: web.Request) -> str | None:
-    """Return the route's path pattern, without a slash at its end; None if there is no route."""
+    """Return the pattern of the request's path, without a slash at its end; None: no such route."""
     resource = request.match_info.route.resource
     return None if resource is None else resource.canonical.rstrip("/") or "/"
 
 
 def _route(request: web.Request) -> str:
-    """Return the route's path pattern: a path from the client must not enter a log."""
+    """Return the pattern of the request's path; the path itself must not get into any log file."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else "a path that is not known"
 
@@ -256,10 +262,10 @@ def _route(request: web.Request) -> str:
 def _farewell(
     status: StatusSource,
 ) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Return the signal that marks the last answers before the door closes.
+    """Return the function that marks answers while the HAProc does not serve clients.
 
-    Each of these answers ends its connection. So when the door is closed, hardly any client is
-    about to send a request on one.
+    Each of these answers ends its connection. So when the door closes soon after, hardly any client
+    is about to send a request on an open connection.
     """
 
     async def announce(request: web.Request, response: web.StreamResponse) -> None:
@@ -273,7 +279,7 @@ def _farewell(
 
 
 async def _results(app: web.Application) -> AsyncIterator[None]:
-    """Delete an earlier process's results; delete expired ones; at the end delete all."""
+    """Delete the results of an earlier process, then expired ones now and then, all at the end."""
     registry = app[REGISTRY]
     registry.store.clean()
     app[SPOOLS].clean()

@@ -1,8 +1,8 @@
-"""The role that each route needs: one page for both HTTP doors.
+"""The role that each route needs, in one table for both HTTP doors.
 
-A route that is not listed here is for peers, so a forgotten one is closed. The rights of a
-statement are not decided here: any reader may send one, and the statement itself decides which
-rights it needs (`haproc.route.service`, `haproc.classify.rules`).
+A route that is not listed here is for peers only, so a forgotten route is closed to others. What a
+statement may do is not decided here: any reader may send one, and the statement itself decides
+which rights it needs (`haproc.route.service`, `haproc.classify.rules`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ PAGE: Final = "/ui"
 EVENTS: Final = "/ui/events"
 FILE: Final = "/ui/{file}"
 ALWAYS: Final = frozenset(("/healthz", "/readyz", "/clusterStatus", "/metrics", "/openapi.json"))
-"""Answered at once, however many requests are running."""
+"""Paths that are answered at once, however many requests are running."""
 _PAGE: Final = frozenset({PAGE, FILE})
 
 OPEN_TO_CLIENTS: Final = _PAGE | {"/api/ha/results/{link_secret}/{chunk_index}"}
-"""No token: the page contains nothing about the ring; the link to a result is a secret itself."""
+"""Paths of the client door that need no token: the status page contains nothing about the ring, and
+the link to a result is a secret itself."""
 READERS: Final = ALWAYS | {
     EVENTS,
     "/",
@@ -50,7 +51,8 @@ WRITERS: Final = frozenset(
 )
 
 OPEN_TO_OPERATORS: Final = _PAGE | ALWAYS | {EVENTS}
-"""No token: load balancers and monitoring. With a token the events show more, see `needed`."""
+"""Paths of the operator door that need no token, for load balancers and monitoring. With an
+operator's token the events show more, see `needed`."""
 OPERATORS: Final = frozenset(
     {
         "/ha/v1/settings",
@@ -82,10 +84,10 @@ OPERATORS: Final = frozenset(
 
 
 def needed(path: str | None, *, operators: bool, token: bool) -> Role | None:
-    """Return the role that a route needs; None if it is open.
+    """Return the role that a request to a route needs; None if it needs no token.
 
-    ``path``: the route's path pattern, None if there is no route. ``operators``: True at the
-    operator door. ``token``: True if the request has one.
+    ``path``: the route's path pattern; None if there is no such route. ``operators``: True at the
+    operator door. ``token``: True if the request has a token.
     """
     if operators:
         if path is None or (path in OPEN_TO_OPERATORS and not (path == EVENTS and token)):

@@ -1,4 +1,4 @@
-"""Health, readiness, the ring's status, metrics and the OpenAPI document; on both listeners."""
+"""Health, readiness, the ring's status, metrics and the OpenAPI document, on both HTTP doors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from haproc.metrics import CONTENT_TYPE, Metrics
 
 @functools.cache
 def document_json() -> bytes:
-    """Return the document as JSON, with the version of this HAProc."""
+    """Return the OpenAPI document as JSON, with the version of this HAProc."""
     # libyaml reads it in a tenth of a second, Python's own reader in almost one.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     document = yaml.load(Path(__file__).with_name("openapi.yaml").read_bytes(), loader)
@@ -32,7 +32,7 @@ def document_json() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The readiness for clients' statements, with the reason."""
+    """Whether clients may send statements here, and why not."""
 
     serving: bool
     state: str
@@ -42,10 +42,10 @@ class Readiness:
 
 
 class StatusSource(Protocol):
-    """A HAProc's status."""
+    """Gives the status of a HAProc."""
 
     def readiness(self) -> Readiness:
-        """Return the readiness: the state, and if the cluster serves."""
+        """Return the state, and whether the HAProc serves clients."""
         ...
 
     def cluster_status(self) -> Mapping[str, Json]:
@@ -54,7 +54,7 @@ class StatusSource(Protocol):
 
 
 class StatusDoor:
-    """The handlers of the status routes."""
+    """The handlers of the routes for health, status, metrics and the OpenAPI document."""
 
     def __init__(self, status: StatusSource, metrics: Metrics) -> None:
         self._status = status
@@ -62,7 +62,7 @@ class StatusDoor:
         self._document = document_json()  # read here: a request for it must not block the loop
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         return [
             web.get("/healthz", self.healthz, allow_head=False),
             web.get("/readyz", self.readyz, allow_head=False),
@@ -72,7 +72,7 @@ class StatusDoor:
         ]
 
     async def healthz(self, request: web.Request) -> web.Response:
-        """Answer while the process runs."""
+        """Answer 200 as long as the process runs."""
         return raw_json(b'{"status":"ok"}')
 
     async def readyz(self, request: web.Request) -> web.Response:

@@ -1,1 +1,1 @@
-"""Plan reading: Spark reads a statement, and code without side effects judges the reading."""
+"""Plan reading: Spark reads a statement, and code without side effects judges the result."""

@@ -1,9 +1,9 @@
-"""The anatomy of a statement: its kind, the tables it writes and reads, and its source of rows.
+"""The anatomy of a statement: its kind, its written and read tables, the query of its rows.
 
 It comes from two trees: the parsed one, which is the text, and the analyzed one, in which every
 name is resolved. The class of the root gives the kind (`haproc.reading.limits`); both trees must
 agree on it and on the written table. Names are those that Spark resolved: a view is temporary if
-Spark reports it so. This module does not decide if a statement does the same on every cluster.
+Spark reports it so. This module does not decide whether a statement does the same on every cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TARGET_FIELDS: Final = """targetTable table name child target tableName tableId
     identifier catalogTable tableDesc logicalRelation deltaTable oldName ident relation deltaLog
     tahoeFileIndex targetFileIndex fileIndex existingTableOpt newName"""
 _TARGETS: Final = tuple(_TARGET_FIELDS.split())
-"""Fields in which commands hold their target, in both trees."""
+"""The fields in which commands hold the object that they change, in both trees."""
 _SOURCES: Final = ("query", "source", "sourceTable", "analyzedQuery")
 _WITH_QUERY: Final = frozenset(
     {Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.CREATE_TABLE_AS, Kind.MERGE}
@@ -34,28 +34,29 @@ _WITH_QUERY: Final = frozenset(
 _COMPUTING: Final = _WITH_QUERY | frozenset(
     {Kind.UPDATE, Kind.DELETE, Kind.CREATE_TABLE, Kind.ALTER_TABLE, Kind.CREATE_FUNCTION}
 )
-"""Kinds with parts beside a source that every cluster computes itself."""
+"""Kinds of statements in which every cluster computes something itself, besides the query of the
+rows."""
 UNBOUND: Final = frozenset(
     {Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.DROP_NAMESPACE, Kind.CREATE_FUNCTION}
     | {Kind.DROP_FUNCTION}
 )
-"""Kinds that may touch any table."""
+"""Kinds of statements that may touch any table."""
 BY_TEXT: Final = frozenset(
     {Kind.CREATE_TABLE, Kind.ALTER_TABLE, Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.COMMENT}
     | {Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.DROP_NAMESPACE, Kind.DROP_FUNCTION}
 )
-"""Kinds that name their object, and mostly compute nothing."""
+"""Kinds of statements whose text names their object, and that mostly compute nothing."""
 MANY: Final = frozenset(
     {"AnalyzeTables", "CommentOnNamespace", "RefreshFunction", "RefreshResource"}
     | {"CreateTempViewUsing"}
 )
-"""Single statements that may touch any table, by the class of their parsed root."""
+"""Further statements that may touch any table, by the class of the root of the parsed tree."""
 _TEXTS: Final = ("generationExpression", "condition", "expr", "queryText", "exprText")
 _STRUCTURE: Final = frozenset(
     {"ColumnDefinition", "QualifiedColType", "DefaultValueExpression", "OptionList"}
     | {"AttributeReference", "DeltaMergeAction", "Assignment"}
 )
-"""Classes that Spark counts as expressions, but that only hold expressions, or none."""
+"""Classes that Spark counts as expressions, although they only hold expressions or columns."""
 _HINT: Final = "correct the SQL, or have a rule with kind: unknown allow it if Spark takes it"
 
 
@@ -64,14 +65,15 @@ class Anatomy:
     """The parts of a statement.
 
     ``writes``, ``reads``: full names, as `Classified` has them; views are named, and the tables in
-    them, too. ``known``: nothing is missing from these. ``rests_on``: both, and the catalog's
-    functions that it calls, also inside views. ``of_session``: the objects of the client's session
-    that it uses, in words. ``source``: the analyzed query that rows can replace
-    (`haproc.reading.cut` has its text). ``fixed``: analyzed nodes outside the source, computed by
-    every cluster; ``beside``: those of them that do more than fit a source's rows to the table;
-    ``parsed_fixed``: their parsed form, because the analyzer turns some into literals; ``texts``:
-    expressions among them that both trees hold only as text (of CHECKs, generated columns,
-    functions). ``refusal``: the error for a statement of unknown kind, unless a rule allows it.
+    them, too. ``known``: True if these are complete. ``rests_on``: both, and the catalog's
+    functions that the statement calls, also inside views. ``of_session``: the objects of the
+    client's session that it uses, in words. ``source``: the analyzed query that rows can replace
+    (`haproc.reading.cut` has its text). ``fixed``: the analyzed nodes outside the source, which
+    every cluster computes itself; ``beside``: ``fixed`` without the casts and the like that fit a
+    source's rows to the table; ``parsed_fixed``: the same parts in the parsed tree, because the
+    analyzer turns some into literals; ``texts``: expressions among them that both trees hold only
+    as text (of CHECKs, generated columns, functions). ``refusal``: the error for a statement of
+    unknown kind, unless a rule allows it.
     """
 
     kind: Kind
@@ -90,9 +92,9 @@ class Anatomy:
 
 
 def anatomy(reading: Reading, context: Context) -> Anatomy:
-    """Return the anatomy of a reading's statement; raises RefusedError.
+    """Return the anatomy of the statement that Spark has parsed and analyzed; raises RefusedError.
 
-    ``context``: the catalog and schema of the session's unqualified names.
+    ``context``: the catalog and schema that complete the session's names.
     """
     assert reading.parsed is not None, "a DataFrame has no kind"
     refuse_variables(reading.text)
@@ -120,10 +122,10 @@ def anatomy(reading: Reading, context: Context) -> Anatomy:
 
 
 def parsed_anatomy(reading: Reading, context: Context) -> Anatomy | None:
-    """Return the anatomy of DDL, by its text alone; None if the analyzer is needed.
+    """Return the anatomy of DDL from its parsed tree alone; None if the analyzer is needed.
 
-    ``reading`` is of a session without temporary objects: so a name is one of the catalog. Objects
-    that DDL reads (above all views) need the analyzer. Raises RefusedError.
+    The session must have no temporary objects: so each name means an object of the catalog. If DDL
+    reads other objects (above all views), the analyzer is needed. Raises RefusedError.
     """
     assert reading.parsed is not None, "a DataFrame has no kind"
     refuse_variables(reading.text)
@@ -152,7 +154,7 @@ def parsed_anatomy(reading: Reading, context: Context) -> Anatomy | None:
 
 
 def proper(root: Node) -> Node:
-    """Return the statement itself, without a WITH clause before it."""
+    """Return the statement itself, from a tree that may have a WITH clause around it."""
     node = root
     while node.cls == "UnresolvedWith" and (child := node.node("child")) is not None:
         node = child
@@ -160,7 +162,7 @@ def proper(root: Node) -> Node:
 
 
 def kind_of(node: Node) -> Kind:
-    """Return the kind of a statement by its parsed tree, without a WITH clause (see `proper`)."""
+    """Return a statement's kind; ``node``: the root of its parsed tree, without WITH clause."""
     if node.cls in ("InsertIntoStatement", "UnresolvedInsert"):
         replaces = node["overwrite"] or node["replaceCriteriaOpt"]
         return Kind.INSERT_OVERWRITE if replaces else Kind.INSERT
@@ -178,7 +180,7 @@ def kind_of(node: Node) -> Kind:
 
 
 def check_hidden(reading: Reading) -> None:
-    """Raise RefusedError for a statement that hides the statements that it runs."""
+    """Raise RefusedError if a statement runs other statements that it hides."""
     assert reading.parsed is not None
     hiding = RUN_BY_ANALYZER & {reading.unseen, *(node.cls for node in reading.parsed.walk())}
     if hiding:
@@ -191,7 +193,11 @@ def check_hidden(reading: Reading) -> None:
 
 
 def refusal_of(kind: Kind, parsed: Node, whole: Node, analyzed: Node) -> RefusedError | None:
-    """Return the error of a statement of unknown kind, None for others; may raise RefusedError."""
+    """Return the error for a statement of unknown kind, or with a forbidden part; None for others.
+
+    ``whole``: the parsed tree with a WITH clause; ``parsed``: without it. Raises RefusedError if a
+    statement consists of several INSERTs.
+    """
     if kind is Kind.UNKNOWN:
         return _unclassified(_reason(parsed.cls))
     if kind is Kind.EXPLAIN and (inner := parsed.node("logicalPlan")) is not None:
@@ -208,7 +214,11 @@ def refusal_of(kind: Kind, parsed: Node, whole: Node, analyzed: Node) -> Refused
 
 
 def _nested(root: Node, own: Node) -> RefusedError | None:
-    """Return the error of a forbidden part of a tree; raises for several INSERTs in one."""
+    """Return the error for a forbidden part of a tree; None if it has none.
+
+    ``own``: the node of the statement itself, which may be anything. Raises RefusedError if a
+    statement consists of several INSERTs.
+    """
     nodes = list(root.walk())
     found = [each for each in nodes if each is not own and _has_effect(each.cls)]
     if own.cls in ("ExplainCommand", "DescribeQueryCommand"):
@@ -268,7 +278,7 @@ def _unknown(parsed: Node, analyzed: Node, refusal: RefusedError) -> Anatomy:
 
 
 def _dropped(kind: Kind, analyzed: Node) -> Anatomy:
-    """Return the anatomy of a DROP with a target that Spark resolved as a temporary view."""
+    """Return the anatomy of a DROP whose object is, as Spark found, a temporary view."""
     identifier = analyzed.node("ident")
     name = parts(identifier) if identifier is not None else ()
     refuse_global(name)
@@ -310,7 +320,7 @@ def _given(
 
 
 def named_by(node: Node) -> tuple[Node | None, tuple[str, ...]]:
-    """Return the node that names a command's target, and the fields that hold it."""
+    """Return the node that names what a command changes, and the fields that hold this node."""
     fields = tuple(name for name in _TARGETS if node.node(name) is not None)
     if node.cls == "RestoreTableCommand":
         fields = ("sourceTable",)
@@ -326,7 +336,10 @@ def _names(node: Node) -> bool:
 def _written(
     kind: Kind, parsed: Node, analyzed: Node, context: Context
 ) -> tuple[Kind, frozenset[str], tuple[str, ...]]:
-    """Return the resolved kind, the written names, and the fields that hold them."""
+    """Return the statement's kind, the names that it writes, and the fields that hold them.
+
+    By the analyzed tree: what looked like a table may be a temporary view. Raises RefusedError.
+    """
     held, _ = named_by(parsed)
     resolved, fields = named_by(analyzed)
     if kind in UNBOUND or kind in SESSION_KINDS or parsed.cls in MANY:
@@ -348,7 +361,10 @@ def _written(
 
 
 def written_names(parsed: Node, full: tuple[str, ...], context: Context) -> frozenset[str]:
-    """Return the names that a statement writes; ``full``: the full name of its target."""
+    """Return the names that a statement writes: its target, and the new name of a RENAME.
+
+    ``full``: the full name of the target. Raises RefusedError.
+    """
     written = {target(full, context)}
     if parsed.cls == "RenameTable":
         new = tuple(parsed["newName"] or ())
@@ -358,7 +374,7 @@ def written_names(parsed: Node, full: tuple[str, ...], context: Context) -> froz
 
 
 def check_of_session(definition: Node) -> None:
-    """Raise RefusedError for a view definition that is visible beyond its session."""
+    """Raise RefusedError if a temporary view's definition makes a view for other sessions, too."""
     view_type = definition.node("viewType")
     if definition.cls == "CreateViewCommand" and view_type is not None:
         if view_type.cls == "GlobalTempView":
@@ -376,7 +392,7 @@ def _computing(
     analyzed: Node,
     own: Iterable[str],
 ) -> Anatomy:
-    """Return the anatomy of a statement that computes values, with source and fixed parts."""
+    """Return the anatomy of a statement that computes values: its source, and its fixed parts."""
     source = None
     wrapping: list[Node] = []
     if kind in _WITH_QUERY and parsed.cls != "CloneTableStatement":
@@ -403,7 +419,7 @@ def _computing(
 
 
 def expressions(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Yield the outermost expressions in these nodes, except those that are a single column."""
+    """Yield the outermost expressions in these nodes; not those that only name a column."""
     waiting, seen = list(nodes)[::-1], set[int]()
     while waiting:
         node = waiting.pop()
@@ -417,10 +433,10 @@ def expressions(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def _unwrapped(query: Node, root: Node) -> tuple[Node, list[Node]]:
-    """Return an INSERT's own query, and the expressions that the analyzer put around it.
+    """Return the query in an INSERT's text, and the expressions that the analyzer put around it.
 
-    These fit the rows to the table: casts, defaults of columns, static partitions. They have the
-    statement's place, which ends before the query.
+    These fit the rows to the table: casts, defaults of columns, static partitions. Their place is
+    that of the INSERT, which ends before the query.
     """
     around: list[Node] = []
     while query.cls == "Project" and query.place == root.place and root.place is not None:

@@ -1,4 +1,4 @@
-"""The place of the query in a statement's text, and the rest of the text without it.
+"""Cuts the query that gives the rows out of a statement's text.
 
 The parsed tree gives the places of the parts, in characters: the place of an INSERT ends before its
 query, and begins behind a WITH or FROM clause that comes first. The places of queries are not
@@ -19,7 +19,8 @@ from haproc.reading.tree import Node, Reading, TextRange
 
 _BEGINS: Final = frozenset({"SELECT", "FROM", "VALUES", "TABLE", "WITH", "MAP", "REDUCE"})
 _CREATE_WORDS: Final = 4
-"""The number of first words among which TABLE belongs to CREATE OR REPLACE TABLE."""
+"""In CREATE OR REPLACE TABLE, the word TABLE is among this many first words; later it begins a
+query."""
 _NAMES: Final = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 
 
@@ -29,8 +30,8 @@ class Cut:
 
     ``query`` is a complete query that gives that source. ``start`` and ``end``: the place of the
     removed text. If a WITH or FROM clause comes before the statement, ``query`` begins with a copy
-    of it, and ``head`` has none. ``alias``: a MERGE's name for its source, as SQL, if it is only
-    the name of the removed table.
+    of it, and ``head`` has none. ``alias``: the name by which a MERGE calls its source, as SQL, if
+    that is only the name of the removed table; else empty.
     """
 
     head: str
@@ -42,20 +43,23 @@ class Cut:
 
 
 def _order(literal: tuple[TextRange, str]) -> tuple[int, bool, int]:
-    """Return the sort key of replacements: insertions first, then the longest."""
+    """Return a replacement's sort key: at one place insertions come first, then the longest."""
     place, _ = literal
     return place.start, place.end > place.start, -place.end
 
 
 class Spliced:
-    """A text in which literals replace pieces (perhaps empty); indexes are of the original text."""
+    """A text in which literals replace parts (or stand between them).
+
+    Places and indexes are those of the original text.
+    """
 
     def __init__(self, text: str, literals: Sequence[tuple[TextRange, str]] = ()) -> None:
         self._text = text
         self._literals = sorted(literals, key=_order)
 
     def __getitem__(self, piece: slice) -> str:
-        """Return a piece; a literal belongs to the piece that holds its whole place."""
+        """Return a piece of the text, with those literals whose whole place is in this piece."""
         at, end = piece.start or 0, len(self._text) if piece.stop is None else piece.stop
         found = []
         for place, literal in self._literals:
@@ -66,9 +70,10 @@ class Spliced:
 
 
 def cut(reading: Reading, kind: Kind, literals: Sequence[tuple[TextRange, str]] = ()) -> Cut | None:
-    """Return the parts of an INSERT, CREATE TABLE AS or MERGE; None if they are unknown.
+    """Return the parts of an INSERT, CREATE TABLE AS or MERGE; None if its query can't be found.
 
-    The parts have the ``literals`` in their places; ``start`` and ``end`` are of the original text.
+    In the parts, the ``literals`` replace the text at their places; ``start`` and ``end`` are
+    places in the original text.
     """
     if reading.parsed is None:
         return None
@@ -89,7 +94,7 @@ def cut(reading: Reading, kind: Kind, literals: Sequence[tuple[TextRange, str]] 
 
 
 def _is_default(node: Node) -> bool:
-    """True if the node may be DEFAULT, which stands for a value in an INSERT only."""
+    """True if the node may be the word DEFAULT, which means a value only inside an INSERT."""
     name = node["nameParts"] if node.cls == "UnresolvedAttribute" else None
     return name is not None and len(name) == 1 and str(name[0]).upper() == "DEFAULT"
 
@@ -126,9 +131,9 @@ def _create(text: Spliced, root: Node, tokens: Sequence[Token]) -> Cut | None:
 
 
 def _create_by_words(text: Spliced, tokens: Sequence[Token]) -> Cut | None:
-    """Cut before the first word behind the table's clauses that begins a query.
+    """Cut before the word that begins a query, the first such word behind the table's clauses.
 
-    If that is wrong, the head is no text that Spark can read.
+    If it is the wrong word, Spark cannot read ``head``.
     """
     closing, at = _closing(tokens), 0
     while at < len(tokens):
@@ -177,7 +182,7 @@ def _merge(text: Spliced, root: Node, tokens: Sequence[Token]) -> Cut | None:
 
 
 def _relation_end(tokens: Sequence[Token], closing: dict[int, int], at: int) -> int:
-    """Return the index of the last token of the parenthesised query, or of the name, at ``at``."""
+    """Return the index of the last token of the query in parentheses, or of the name, at ``at``."""
     if at in closing:
         return closing[at]
     if tokens[at].upper == "IDENTIFIER" and at + 1 in closing:
@@ -188,21 +193,24 @@ def _relation_end(tokens: Sequence[Token], closing: dict[int, int], at: int) -> 
 
 
 def _place_of_name(node: Node) -> int | None:
-    """Return the end of a relation's name, without an alias around it."""
+    """Return where a relation's name ends in the text, without an alias; None if unknown."""
     while node.cls == "SubqueryAlias" and (child := node.node("child")) is not None:
         node = child
     return node.place.end if node.place is not None else None
 
 
 def _first(query: Node, outer: Node | None = None) -> int | None:
-    """Return the start of the first part of a query; ``outer``: its place does not count."""
+    """Return where the first part of a query starts in the text; None if unknown.
+
+    Nodes with the place of ``outer`` are left out.
+    """
     own = outer.place if outer is not None else None
     places = [node.place for node in query.walk() if node.place not in (None, own)]
     return min((place.start for place in places if place is not None), default=None)
 
 
 def _closing(tokens: Sequence[Token]) -> dict[int, int]:
-    """Return the index of the closing parenthesis for each opening one."""
+    """Return the index of the closing parenthesis for the index of each opening one."""
     opened: list[int] = []
     closing: dict[int, int] = {}
     for index, token in enumerate(tokens):

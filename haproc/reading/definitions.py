@@ -1,4 +1,4 @@
-"""The expressions that DDL stores: defaults, generated columns, checks, functions' bodies.
+"""The expressions that DDL stores: defaults, generated columns, checks, bodies of functions.
 
 Every cluster computes them again whenever rows are written or the function is called. So they must
 give the same everywhere, and no part can become a literal now. Spark stores them as texts, or made
@@ -20,16 +20,16 @@ from haproc.reading.order import at
 from haproc.reading.tree import Node, Reading, UnreadableError
 
 Columns: TypeAlias = Sequence[tuple[str, str]]
-"""Names, and types as SQL."""
+"""The names of columns, and their types as SQL."""
 FUNCTIONS: Final = frozenset({"CreateUserDefinedFunction", "CreateSQLFunctionCommand"})
 _SCHEMA: Final = "CREATE TABLE haproc_columns ({}\n)"
 _NUMBERED: Final = frozenset({"IdentityColumnSpec"})
 
 
 def queries(reading: Reading) -> list[str]:
-    """Return the queries of the expressions that DDL on a table stores; raises UnreadableError.
+    """Return queries that compute the expressions which DDL on a table stores.
 
-    Those of a function are `function_queries`.
+    For a function there is `function_queries`. Raises UnreadableError.
     """
     parsed, analyzed = reading.parsed, reading.analyzed
     assert parsed is not None and analyzed is not None
@@ -42,12 +42,15 @@ def queries(reading: Reading) -> list[str]:
 
 
 def is_numbered(parsed: Node) -> bool:
-    """True if a table has a column with values that each cluster numbers itself."""
+    """True if a table has an IDENTITY column, whose values each cluster numbers itself."""
     return any(node.cls in _NUMBERED for node in parsed.walk())
 
 
 def over(expressions: Sequence[str], columns: Columns = (), owner: str = "q") -> str:
-    """Return a query of expressions over these columns; ``owner``: the qualifier of the columns."""
+    """Return a query that computes expressions from rows with these columns.
+
+    ``owner``: the name by which the expressions may qualify the columns.
+    """
     items = ", ".join(f"{each} AS x{nth}" for nth, each in enumerate(expressions))
     return f"SELECT {items}" + _from(columns, owner)
 
@@ -58,19 +61,25 @@ def _from(columns: Columns, owner: str) -> str:
 
 
 def _unknown(kind: str) -> str:
-    """Return an unknown value of a type; Spark knows that a NULL is no time of day."""
+    """Return SQL for a value of this type that Spark does not know.
+
+    It is no plain NULL, because Spark knows that NULL is no time of day.
+    """
     return f"CAST({'elt(1, CAST(NULL AS STRING))' if is_text(kind) else 'NULL'} AS {kind})"
 
 
 def _typed(text: str, kind: str | None) -> str:
-    """Return an expression as a value of a type; a line comment may end the text."""
+    """Return SQL that casts an expression to a type; UnreadableError if the type is not known.
+
+    The line break is for an expression that ends with a line comment.
+    """
     if not kind:
         raise UnreadableError("the type of a computed value is not known")
     return f"CAST(({text}\n) AS {kind})"
 
 
 def _defaults(root: Node) -> Iterator[str]:
-    """Yield the defaults of a statement's new columns, as values of their types."""
+    """Yield the defaults of new columns as SQL, cast to the columns' types."""
     for node in root.walk():
         default = node.node("defaultValue") or node.node("default")
         if default is not None and default.cls == "DefaultValueExpression":
@@ -78,7 +87,7 @@ def _defaults(root: Node) -> Iterator[str]:
 
 
 def _set_defaults(parsed: Node, analyzed: Node) -> Iterator[str]:
-    """Yield the new defaults of existing columns."""
+    """Yield the defaults that a statement gives to existing columns, cast to the columns' types."""
     found = analyzed.nodes("specs") or [analyzed]
     specs = parsed.nodes("specs") if parsed.cls == "AlterColumns" else []
     for nth, spec in enumerate(specs):
@@ -92,7 +101,7 @@ def _set_defaults(parsed: Node, analyzed: Node) -> Iterator[str]:
 
 
 def _options(parsed: Node, text: str) -> Iterator[str]:
-    """Yield the values of computed options."""
+    """Yield the values of those options that are not plain literals, as SQL."""
     for node in parsed.walk():
         for _, value in (node["options"] or ()) if node.cls == "OptionList" else ():
             if value.cls == "Literal" and not is_moment_type(value):
@@ -116,20 +125,23 @@ def _checks(parsed: Node) -> Iterator[str]:
 
 
 def _columns_of(analyzed: Node) -> Columns:
-    """Return the columns of the table that is made or changed."""
+    """Return the columns of the table that a statement creates or changes."""
     table = analyzed.node("table")
     shown = analyzed.nodes("columns") if table is None else table.nodes("outputAttributes")
     return [(str(each["name"]), str(each["dataType"])) for each in shown]
 
 
 def function_of(reading: Reading) -> Node | None:
-    """Return the definition of a SQL function, of the session or the catalog; None: no function."""
+    """Return the root of a CREATE FUNCTION of SQL's language; None for other statements."""
     root = reading.parsed
     return root if root is not None and root.cls in FUNCTIONS else None
 
 
 def schemas(function: Node) -> list[str]:
-    """Return CREATE TABLE texts to parse, for a function's parameters and then for its columns."""
+    """Return texts for Spark's parser, so that it reads a function's parameters and its columns.
+
+    Each is a CREATE TABLE: first one with the parameters, if any, then one with the columns.
+    """
     found = [_SCHEMA.format(function["inputParamText"])] if function["inputParamText"] else []
     returns = function["returnTypeText"]
     is_table = function["isTableFunc"] and returns and str(returns).strip().upper() != "TABLE"
@@ -137,7 +149,7 @@ def schemas(function: Node) -> list[str]:
 
 
 def function_queries(function: Node, tables: Sequence[Reading]) -> list[str]:
-    """Return the queries of a function's body and of its parameters' defaults.
+    """Return queries that compute a function's body, and the defaults of its parameters.
 
     ``tables``: the readings of `schemas`. Raises UnreadableError.
     """

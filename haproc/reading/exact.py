@@ -62,24 +62,25 @@ _ROWS_IN_TEXT: Final = frozenset({"LocalRelation", "Range", "ResolvedInlineTable
 
 
 def examine(reading: Reading, part: Node, facts: Facts, moment: Moment) -> list[Finding]:
-    """Return the findings of an analyzed part that could differ from cluster to cluster.
+    """Return what in an analyzed part may differ from cluster to cluster.
 
-    ``part``: a query's plan, a condition, an assigned value, any expression.
+    ``part``: a query's plan, a condition, an assigned value, or any other expression.
     """
     return Examination(reading, moment, facts).part(part)
 
 
 @dataclass(slots=True)
 class Examination(Statement):
-    """Examines the parts of one statement."""
+    """Looks for what may differ between clusters in the parts of one statement."""
 
     _settled: set[int] = field(default_factory=set)
-    """Expressions with an order that does not matter at their place."""
+    """The ids of expressions whose result depends on an order that does not matter where they
+    stand."""
     _framed: set[int] = field(default_factory=set)
-    """Windows that an operator computes."""
+    """The ids of window expressions that an operator computes which is known."""
 
     def part(self, part: Node) -> list[Finding]:
-        """Return the findings of a part, each once."""
+        """Return what in a part may differ between clusters, each finding once."""
         self.index(part)
         found = [finding for node in self.nodes(part) for finding in self._look(node)]
         return list(dict.fromkeys(found))
@@ -105,7 +106,7 @@ class Examination(Statement):
             )
 
     def _relation(self, node: Node) -> Iterator[Finding]:
-        """Yield findings of relations: tables are exact, older versions and bare files are not."""
+        """Yield a finding if a relation is an older version of a table, or no table at all."""
         held = node.node("table") or node.node("relation")
         files = held if node.cls == "DataSourceV2Relation" else at(held, "location")
         if node.cls == "HiveTableRelation":
@@ -143,7 +144,10 @@ class Examination(Statement):
             yield Finding(f"{shown} {reason}", node.place)
 
     def _unix(self, node: Node) -> Iterator[Finding]:
-        """Yield findings of unix_timestamp(): it contains the clock, or what a MERGE made of it."""
+        """Yield findings about unix_timestamp(): without arguments it reads the clock.
+
+        In a MERGE the analyzer has made a literal of the clock in it.
+        """
         first = node.node("timeExp")
         implied = first is not None and first.cls in ("CurrentTimestamp", "Literal")
         if not implied or first is None or self.moving.value(first) is not None:
@@ -155,7 +159,7 @@ class Examination(Statement):
             yield self.finding(node, "reads the clock")
 
     def literal(self, node: Node) -> Iterator[Finding]:
-        """Yield findings of literals: typed ones, and those that a MERGE has made of the clock."""
+        """Yield findings about a typed literal, or one that a MERGE's analysis made of now()."""
         word_text = typed(tokens_of(self.moving.cut(node.place)))
         if word_text is not None and node.type in TYPED:
             literal = self.moving.written(*word_text, node)
@@ -208,7 +212,7 @@ class Examination(Statement):
         return f"of {kind} shows any one of values that are equal, such as 0.0 and -0.0"
 
     def _sorted(self, node: Node) -> Iterator[Finding]:
-        """Accept sort_array(collect_list(x)): the order of collecting does not matter."""
+        """Accept sort_array(collect_list(x)): it sorts, so the collected order doesn't matter."""
         base, inner = node.node("base"), at(node, "base", "aggregateFunction")
         is_collected = inner is not None and inner.cls in known.COLLECTING
         is_only = all(each.cls == "SortArray" for each in self.parents.get(id(base), ()))
@@ -217,7 +221,7 @@ class Examination(Statement):
         return iter(())
 
     def _list(self, node: Node) -> Iterator[Finding]:
-        """Yield a finding of listagg(x), unless it is ordered by x itself: then ties are equal."""
+        """Yield a finding about listagg(x), unless it is ordered by x: then ties are equal."""
         child, orders = node.node("child"), node.nodes("orderExpressions")
         first = orders[0].node("child") if orders else None
         is_same = child is not None and first is not None and _same(child, first)
@@ -284,14 +288,14 @@ class Examination(Statement):
             )
 
     def _defined(self, node: Node) -> Iterator[Finding]:
-        """Yield a finding of a view or SQL function with a moving typed literal in its text."""
+        """Yield a finding if a view's or function's text has a typed literal read by the clock."""
         if moves := moving_in(text_of(node)):
             yield Finding(
                 f"{name_of(node)} reads the clock: {moves} stands in its text", node.place
             )
 
     def _rows(self, node: Node) -> Iterator[Finding]:
-        """Yield findings of rows in the text of a view or function: Spark computes them early."""
+        """Yield a finding if Spark computes rows in a view's or function's text while it reads."""
         inside = self.inside.get(id(node))
         if node.cls == "Range" and not inside and not self._is_range(node):
             yield self.finding(
@@ -311,7 +315,7 @@ class Examination(Statement):
         )
 
     def _reads(self, node: Node) -> Iterator[Finding]:
-        """Yield a finding of from_json() and similar, if they make TIMESTAMPs without a format."""
+        """Yield a finding if from_json() or the like makes TIMESTAMPs of texts without a format."""
         if not known.holds_timestamp(node.type):
             return
         options = {str(key).lower() for key in node["options"] or ()}
@@ -322,7 +326,7 @@ class Examination(Statement):
         )
 
     def _compares(self, node: Node) -> Iterator[Finding]:
-        """Yield a finding of PIVOT … FOR moment IN ('12:00')."""
+        """Yield a finding about PIVOT … FOR x IN ('12:00') if x may be a TIMESTAMP."""
         column = node.node("pivotColumn")
         if column is None or known.holds_timestamp(column.type):
             reason = "compares TIMESTAMPs with values that may be times of day, of today's date"
@@ -364,7 +368,7 @@ class Examination(Statement):
             yield Finding(f"{literal} is a time of day: as a moment {COMPLETED}", node.place)
 
     def _constant(self, node: Node, child: Node, text: Text, kind: str) -> Iterator[Finding]:
-        """Yield findings of constants that become a DATE or a TIMESTAMP_NTZ by special words."""
+        """Yield a finding if a constant text becomes a DATE or TIMESTAMP_NTZ by a special word."""
         if text.literal is not None:
             yield from self._moves(node, text.literal, text.text or "", kind)
         elif child.cls != "CommonExpressionRef" and not columns_in(child):
@@ -373,7 +377,7 @@ class Examination(Statement):
             yield from [self.finding(node, reason)] if is_special else []
 
     def _moves(self, node: Node, literal: Node, text: str, kind: str) -> Iterator[Finding]:
-        """Yield the finding of a literal that is cast directly."""
+        """Yield findings about a literal that is cast, if Spark reads its text by the clock."""
         special = SPECIAL_DATETIME.fullmatch(text) is not None
         if not special and not (kind == "TIMESTAMP" and is_time_of_day(text)):
             return
@@ -390,7 +394,7 @@ class Examination(Statement):
         yield from self.names(node, place)
 
     def _string_at(self, literal: Node, text: str) -> TextRange | None:
-        """Return the place of the string with this text; the literal may have other parts."""
+        """Return the place of the one string with this text in a literal; None if not found."""
         if literal.place is None or self.inside.get(id(literal)):
             return None
         start = literal.place.start
@@ -403,13 +407,13 @@ class Examination(Statement):
 
 
 def _kinds(node: Node) -> list[str | None]:
-    """Return the types of an operator's columns, if it lists them itself."""
+    """Return the types of an operator's columns; empty if it does not list them itself."""
     names = ("projectList", "aggregateExpressions", "output")
     return next(([e.type for e in node.nodes(each)] for each in names if node.nodes(each)), [])
 
 
 def _same(left: Node, right: Node) -> bool:
-    """True if two expressions are the same one."""
+    """True if two expressions have equal trees."""
     if left is right:
         return True
     if (left.cls, left.type, left.value) != (right.cls, right.type, right.value):
@@ -456,4 +460,5 @@ _RULES: Final[dict[str, _Rule]] = {
     "Window": _E._window,
     "WindowExpression": _E._framing,
 }
-"""Classes that are exact under a condition; the others are in a list of `known`, or findings."""
+"""The checks of those classes that give the same only under a condition. All other classes are in a
+list of `known`, or they are a finding."""

@@ -1,7 +1,7 @@
-"""One statement's trees, and the wording of findings in them.
+"""One statement's trees, indexed, and how findings in them are worded.
 
-Each node is known with its surroundings: the operator that it is a part of, and the view or SQL
-function with the text that contains it.
+For each node the index has what is around it: the operator that it is a part of, and the view or
+SQL function in whose text it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from haproc.reading.order import items_of
 from haproc.reading.tree import Facts, Finding, Node, Reading, Remedy, TextRange
 
 SHOWN_MAX: Final = 80
-"""The most characters of the statement that a reason shows. Chosen."""
+"""The most characters of the statement that a finding's reason shows. Chosen."""
 LIMITS: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail"})
 BY_VALUE: Final = frozenset({"Deduplicate", "Distinct", "Except", "Intersect"})
 RELATIONS: Final = frozenset({"DataSourceV2Relation", "LogicalRelation", "HiveTableRelation"})
@@ -32,13 +32,13 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 def is_within(place: TextRange | None, outer: TextRange) -> bool:
-    """True if a place is in another one, or unknown."""
+    """True if ``place`` lies within ``outer``, or is None (unknown)."""
     return place is None or (outer.start <= place.start and place.end <= outer.end)
 
 
 @dataclass(slots=True)
 class Statement:
-    """A statement's reading, with its nodes indexed by their ids."""
+    """One statement as Spark has read it, with an index of its nodes (by Python's ``id``)."""
 
     reading: Reading
     moment: Moment
@@ -47,7 +47,7 @@ class Statement:
     parents: dict[int, list[Node]] = field(default_factory=dict)
     owners: dict[int, Node] = field(default_factory=dict)
     inside: dict[int, str] = field(default_factory=dict)
-    """The name of the view or function with a node in its text."""
+    """The name of the view or function in whose text a node is."""
     _items: list[TextRange] | None = None
     _called: dict[TextRange, Node] = field(default_factory=dict)
     _indexed: set[int] = field(default_factory=set)
@@ -59,7 +59,7 @@ class Statement:
                 self.index(root)
 
     def below(self, node: Node) -> list[Node]:
-        """Return the nodes that a node holds, except those that only name things."""
+        """Return the nodes directly below a node, except those that only name something."""
         if node.cls in _LEAVES:
             return []
         side = known.SIDE.get(node.cls, _NOTHING)
@@ -67,7 +67,7 @@ class Statement:
         return [*Node("", fields).children, *node.more] if side else node.children
 
     def nodes(self, part: Node) -> Iterator[Node]:
-        """Yield the nodes of a part, parents first, each once."""
+        """Yield a part's nodes, each once; a node comes before those below it."""
         seen, waiting = set[int](), [part]
         while waiting:
             node = waiting.pop()
@@ -77,7 +77,7 @@ class Statement:
                 waiting.extend(reversed(self.below(node)))
 
     def index(self, root: Node) -> None:
-        """Learn each node's parents, its operator, and its view or function."""
+        """Note the parents, the operator, and the view or function of each node below ``root``."""
         if id(root) in self._indexed:
             return
         for node in self.nodes(root):
@@ -97,7 +97,7 @@ class Statement:
                     self.inside.setdefault(id(each), inside)
 
     def shown(self, node: Node) -> str:
-        """Return a name for a node: its own text, or its function and the surrounding view."""
+        """Return what a reason calls a node: its text, or its function and the view around it."""
         text = " ".join(self.moving.cut(node.place).split())
         if text and node.cls not in ("AttributeReference", *OPERATORS):
             return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
@@ -107,7 +107,7 @@ class Statement:
         return f"{called} in {inside}" if inside else called
 
     def finding(self, node: Node, reason: str, remedy: Remedy = Remedy.ROWS) -> Finding:
-        """Return a finding about a node; ``reason``: the end of the sentence."""
+        """Return a finding about a node; ``reason``: how the sentence goes on after its name."""
         name = known.called(node.cls)
         shown = self.shown(node)
         hidden = node.cls in known.NATURE and name.split("_")[0] not in shown.lower()
@@ -116,7 +116,10 @@ class Statement:
         return Finding(f"{shown} {reason}", place, remedy)
 
     def read_by_clock(self, node: Node, literal: str, place: TextRange) -> Iterator[Finding]:
-        """Yield findings of a typed literal; ``literal``: its replacement, empty if unknown."""
+        """Yield the findings about a typed literal that is read by the clock.
+
+        ``literal``: what replaces it; empty if its value is not known.
+        """
         if literal:
             yield from self.value(node, literal, "is read by the clock", place)
         else:
@@ -127,7 +130,11 @@ class Statement:
         yield from self.names(node, place)
 
     def names(self, node: Node, place: TextRange) -> Iterator[Finding]:
-        """Yield a finding that keeps a column's name if its text becomes a literal."""
+        """Yield what keeps a column's name when a literal replaces the text that gave the name.
+
+        That is a finding with an alias as its literal. If no alias is possible there, a finding
+        with rows as the remedy.
+        """
         yield from self._field(node, place)
         around = [each for each in self._unnamed() if is_within(place, each)]
         if not around:
@@ -146,7 +153,7 @@ class Statement:
         yield Finding(f"{self.moving.cut(here)} keeps its name", end, Remedy.VALUE, literal)
 
     def _field(self, node: Node, place: TextRange) -> Iterator[Finding]:
-        """Yield a finding that keeps a field's name: struct(x) gives it the name of x."""
+        """Yield what keeps a field's name, which is x in struct(x), when a literal replaces x."""
         for above in self.parents.get(id(node), ()):
             children = above.nodes("children") if above.cls == "CreateNamedStruct" else []
             for key, value in zip(children[::2], children[1::2], strict=False):
@@ -158,7 +165,7 @@ class Statement:
                     yield Finding(f"{name} keeps its name", end, Remedy.VALUE, literal)
 
     def _unnamed(self) -> list[TextRange]:
-        """Return the places of select list items without names of their own."""
+        """Return the places of those items of select lists that have no alias."""
         if self._items is None:
             parsed = self.reading.parsed
             nodes = () if parsed is None else parsed.walk()
@@ -169,7 +176,7 @@ class Statement:
         return self._items
 
     def _aliases(self) -> dict[TextRange, Node]:
-        """Return the analyzer's aliases of expressions, by their places."""
+        """Return the analyzed tree's aliases, by the places of the expressions that they name."""
         analyzed = self.reading.analyzed
         if not self._called and analyzed is not None:
             for node in analyzed.walk():
@@ -179,7 +186,7 @@ class Statement:
         return self._called
 
     def _is_inserted(self, alias: Node) -> bool:
-        """True if a column's name does not matter: an INSERT takes columns by position."""
+        """True if a column's name does not matter, as an INSERT takes columns by position."""
         parsed, owner = self.reading.parsed, self.owners.get(id(alias))
         if parsed is None or parsed.cls != "InsertIntoStatement" or parsed["byName"]:
             return False
@@ -192,7 +199,7 @@ class Statement:
         return any(each.cls in classes for each in self.parents.get(id(node), ()))
 
     def definition(self, node: Node) -> Node | None:
-        """Return the view or function with a node in its text; None if there is none."""
+        """Return the view or function in whose text a node is; None if it is in no such text."""
         if id(node) not in self.inside and node.cls not in DEFINED:
             return None
         above = [node]
@@ -210,7 +217,7 @@ def name_of(node: Node) -> str:
 
 
 def text_of(node: Node) -> str:
-    """Return the text of a view or of a function's body."""
+    """Return the text of a view, or of the body of a SQL function; empty for other nodes."""
     view, function = node.node("desc"), node.node("function")
     if view is not None:
         return str(view.attributes.get("text", ""))

@@ -1,8 +1,9 @@
 """The parts of a DataFrame that are not in its analyzed tree, but only in the client's plan.
 
 Spark computes some relations while it reads them (``transpose()``, ``summary()``), so that only
-their rows are left. The same holds for some parts of SQL texts in a plan: typed literals (``DATE
-'today'``), computed rows (``VALUES (now())``, ``range(…)``) and names (``IDENTIFIER(…)``).
+their rows are left in the tree. The same holds for some parts of SQL texts in a plan: typed
+literals (``DATE 'today'``), computed rows (``VALUES (now())``, ``range(…)``) and names
+(``IDENTIFIER(…)``).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ SHOWN: Final = USER_CODE | members(
     limit offset tail sample as_of_join nearest_by_join relation_changes
     """
 )
-"""Relations that are operators in the analyzed tree; relations in no list count as hidden."""
+"""Relations that are operators in the analyzed tree, too. All relations that are not listed count
+as hidden."""
 _RUN_FIRST: Final = members("crosstab")
 _PIVOT: Final = protos.relations.Aggregate.GROUP_TYPE_PIVOT
 _COMPUTED: Final = "{} is computed while Spark reads it, so that nobody sees from what"
@@ -52,9 +54,9 @@ _WORDS: Final[dict[str, str]] = {
 
 
 def runs_its_input(relation: Any) -> bool:
-    """True if Spark runs the relation's input while it reads the relation.
+    """True if Spark already runs the relation's input while it only reads the relation.
 
-    What it finds there can be in its errors: a value that is no number, or the columns of a pivot.
+    Then an error may show what is in the input: a value that is no number, or a pivot's columns.
     """
     kind = relation.WhichOneof("rel_type")
     if kind == "aggregate":
@@ -64,7 +66,7 @@ def runs_its_input(relation: Any) -> bool:
 
 
 def hidden_in(root: Any) -> tuple[str, ...]:
-    """Return the reasons why a relation could differ between clusters, by its hidden parts."""
+    """Return why a relation could differ between clusters because of parts that no tree shows."""
     found = PlanFindings()
     walk(root, found)
     expressions.take(root, found)
@@ -72,9 +74,9 @@ def hidden_in(root: Any) -> tuple[str, ...]:
 
 
 def hidden(reading: PlanReading) -> tuple[str, ...]:
-    """Return the reasons why a plan could differ between clusters, by its hidden parts.
+    """Return why a plan could differ between clusters because of parts that no tree shows.
 
-    The reasons of the plan's expressions are included.
+    Its expressions are included.
     """
     return tuple(dict.fromkeys(_hidden(reading)))
 
@@ -99,7 +101,10 @@ def _is_literal(argument: Any) -> bool:
 
 
 def _in_text(text: str, *, are_literals: bool = True) -> Iterator[str]:
-    """Yield the moving parts of a SQL text; ``are_literals``: its arguments are literals."""
+    """Yield why a SQL text could differ between clusters.
+
+    ``are_literals``: True if all its arguments are literals.
+    """
     if moves := moving_in(text):
         yield f"{moves} is read by the clock"
     if "${" in text:
@@ -115,7 +120,7 @@ def _short(text: str) -> str:
 
 
 def _computes_names(text: str, *, are_literals: bool) -> bool:
-    """True if IDENTIFIER(…) contains more than a string or a literal argument."""
+    """True if a name in IDENTIFIER(…) is anything else than one string, or one literal argument."""
     plain = {TokenKind.STRING, *([TokenKind.PARAMETER] if are_literals else [])}
     tokens = tokens_of(text)
     return any(

@@ -1,7 +1,8 @@
 """The verdict on a write: every cluster can run it as it is, or needs its rows, or it is refused.
 
-A part that differs between clusters becomes a literal if one value can replace it, rows if it feeds
-a query; otherwise the write is refused. It fails closed: a class in no list counts as different.
+If a part could differ between clusters, a literal replaces it if the part is one value, and rows
+replace the query that it is in; otherwise the write is refused. In doubt, for a class that is not
+listed, a part counts as different.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ OF_ROWS: Final = frozenset(
     {Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.UPDATE, Kind.DELETE, Kind.MERGE}
     | {Kind.CREATE_TABLE_AS}
 )
-"""Statements that change rows: `judge` is for these, `judge_definition` for the others."""
+"""Kinds of statements that change rows: `judge` is for these, `judge_definition` for all others."""
 _NAMING: Final = frozenset(
     {"ColumnDefinition", "QualifiedColType", "UnresolvedFieldName", "UnresolvedFieldPosition"}
     | {"AlterColumnSpec", "UnresolvedTableSpec", "OptionList", "SerdeInfo", "ClusterBySpec"}
     | {"IdentityTransform", "FieldReference", "First", "After"}
 )
-"""Classes that name columns and their places in DDL, and compute nothing."""
+"""Classes that only name columns and their places in DDL, and compute nothing."""
 _HINT_SESSION: Final = "name tables, views and functions of the catalog alone"
 _HINT_LATER: Final = (
     "every cluster computes it anew whenever rows are written or the function is called: write "
@@ -52,13 +53,14 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Spark's reading of a write, and its verdict.
+    """A write as Spark has read it, and the verdict on it.
 
     ``sql``: the statement with ``literals`` in place of moving parts; ``cut``: its query and the
-    text around it, if it has one that can be separated. ``reads``: tables and views; ``rests_on``:
-    these, the written tables, and the functions of the catalog; ``known``: nothing is missing from
-    these. ``expressions``: as `Touched` has them. ``of_session``: the query has its meaning only in
-    its client's session. ``computes``: each cluster computes something beside a query.
+    text around it; None if it has no query that can be cut out. ``reads``: tables and views;
+    ``rests_on``: these, the written tables, and the catalog's functions; ``known``: True if these
+    are complete. ``expressions``: as in `Touched`. ``of_session``: True if the query only makes
+    sense in its client's session. ``computes``: True if each cluster computes something besides the
+    query.
     """
 
     kind: Kind
@@ -78,22 +80,22 @@ class Judged:
 
     @property
     def touched(self) -> Touched:
-        """Return the names that rules are matched with."""
+        """The names and expressions with which an operator's rules are matched."""
         return Touched(self.reads | self.writes, self.known, expressions=self.expressions)
 
     @property
     def moved(self) -> bool:
-        """True if literals replaced moving parts: at another time the text may be another one."""
+        """True if literals replaced parts that depend on the clock or session (moving parts)."""
         return bool(self.literals)
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The verdict on DDL and similar statements, as far as its own reading allows.
+    """The verdict on a statement that changes no rows, such as DDL; it may not be complete yet.
 
-    ``queries``: the expressions that it stores, such as defaults, as queries. They are computed
-    later, and must be read and judged, too (`with_part`). ``function``: the definition of a
-    function; its body must be read (`haproc.reading.definitions`).
+    ``queries``: the expressions that the statement stores, such as defaults, as queries. They are
+    computed later, so they must be read and judged, too (`with_part`). ``function``: the function
+    that it defines, whose body must be read, too (`haproc.reading.definitions`); None: none.
     """
 
     judged: Judged
@@ -103,11 +105,11 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class JudgedQuery:
-    """The verdict on a query; ``reasons``: why it may not give the same everywhere.
+    """The verdict on a query; ``reasons``: why it may give something else on other clusters.
 
-    ``refused``: those of them for which it must not run at all. ``unmanaged``: relations that it
-    reads and that may change without a write to their name (no Delta table, or a folder that the
-    catalog did not choose). ``columns``, ``metadata``: see `Reading`.
+    ``refused``: those of them for which it must not run at all. ``unmanaged``: the relations that
+    it reads and that may change without a write to their name (no Delta table, or in a folder that
+    the catalog did not choose). ``columns``, ``metadata``: see `Reading`.
     """
 
     reads: frozenset[str]
@@ -125,7 +127,7 @@ class JudgedQuery:
 def judge(reading: Reading, context: Context, facts: Facts, moment: Moment) -> Judged:
     """Return the verdict on a statement that changes rows; raises RefusedError.
 
-    ``context``: the catalog and schema of the session's unqualified names.
+    ``context``: the catalog and schema that complete the session's names.
     """
     whole = anatomy(reading, context)
     if whole.refusal is not None:
@@ -182,7 +184,8 @@ def judge_definition(
 ) -> Definition | None:
     """Return the verdict on a statement that changes no rows; raises RefusedError.
 
-    None if the analyzer is needed: it is not asked at first if the session holds nothing temporary.
+    None if Spark's analyzer is needed, and was not asked: at first it is not, if the session holds
+    nothing temporary.
     """
     by_text = reading.unseen == UNASKED
     if by_text and facts.vouched:
@@ -210,7 +213,10 @@ def judge_definition(
 
 
 def _computing(reading: Reading, judged: Judged, findings: list[Finding]) -> Definition:
-    """Return the verdict on DDL that computes something later; ``findings``: those of its trees."""
+    """Return the verdict on DDL that computes something later.
+
+    ``findings``: what in its trees may differ between clusters.
+    """
     assert reading.parsed is not None
     reasons = _reasons(findings)
     if is_numbered(reading.parsed):
@@ -223,7 +229,11 @@ def _computing(reading: Reading, judged: Judged, findings: list[Finding]) -> Def
 
 
 def _vouched(reading: Reading, whole: Anatomy, facts: Facts, moment: Moment) -> Judged:
-    """Return the verdict on a statement that a rule allows: with literals, and nothing random."""
+    """Return the verdict on a statement of unknown kind that an operator's rule allows.
+
+    Literals replace what depends on the clock or session; if another part may differ between
+    clusters, the statement is refused.
+    """
     assert reading.analyzed is not None
     nodes = expressions([reading.analyzed])
     found = [each for node in nodes for each in examine(reading, node, facts, moment)]
@@ -237,9 +247,9 @@ def _vouched(reading: Reading, whole: Anatomy, facts: Facts, moment: Moment) -> 
 def with_part(
     part: Reading, judged: Judged, context: Context, facts: Facts, moment: Moment
 ) -> Judged:
-    """Return the verdict on DDL, given the reading of a query (``part``) that it computes later.
+    """Return the verdict on DDL after one of its `Definition.queries` was read as ``part``.
 
-    Raises RefusedError.
+    ``judged``: the verdict so far. Raises RefusedError.
     """
     confirm_query(part, context)
     found = judge_query(part, facts, moment)
@@ -256,7 +266,7 @@ def with_part(
 
 
 def confirm_query(reading: Reading, context: Context) -> None:
-    """Raise RefusedError if a text is no query, or one that runs code outside SQL."""
+    """Raise RefusedError if a text is no query, or if it runs code that is not SQL."""
     whole = anatomy(reading, context)
     if whole.refusal is not None:
         raise whole.refusal
@@ -269,21 +279,27 @@ def confirm_query(reading: Reading, context: Context) -> None:
 
 
 def _expressions(node: Node) -> list[Node]:
-    """Return the computing expressions in a part of a statement, not those of its table."""
+    """Return the outermost expressions in a part of a statement, except those in `_PLAIN`."""
     if node.is_tree and node.cls not in _PLAIN:
         return [node]
     return [each for child in node.children for each in _expressions(child)]
 
 
 def _of_session(nodes: Iterable[Node]) -> list[str]:
-    """Return the objects that only the client's session has; no variables: these become values."""
+    """Return, in words, the objects that only the client's session has.
+
+    Variables are left out, because literals replace them.
+    """
     uses = Uses()
     uses.take_analyzed(nodes)
     return [each for each in uses.session if not each.startswith(VARIABLE)]
 
 
 def as_rows(judged: Judged, reasons: Iterable[str]) -> Judged:
-    """Return the verdict on a write that can't run everywhere as it is, for these reasons."""
+    """Return the verdict that a write's rows are needed, for these reasons.
+
+    The verdict is to refuse the write if it has no query that can be cut out.
+    """
     distinct = tuple(dict.fromkeys((*judged.reasons, *reasons)))
     if judged.cut is None:
         return replace(judged, treatment=Treatment.REFUSE, reasons=distinct, hint=_HINT)
@@ -333,7 +349,7 @@ def _unmanaged(root: Node) -> Iterator[str]:
 
 
 def _literals(findings: Sequence[Finding]) -> list[tuple[TextRange, str]]:
-    """Return the literals with their places, in order; of nested places the outer one first."""
+    """Return the literals of findings with their places, in order; an outer place comes first."""
     found: dict[TextRange, str] = {}
     for each in findings:
         if each.remedy is Remedy.VALUE and each.place is not None:

@@ -1,7 +1,7 @@
-"""Closed lists: the classes of operators and expressions with known results.
+"""Closed lists: the classes of operators and expressions whose results are known.
 
-The names are those of Spark 4.2.1 and Delta 4.4.0, as a reading has them. A class in no list is
-unknown, and an unknown class counts as differing from cluster to cluster.
+The names are those of Spark 4.2.1 and Delta 4.4.0, as a reading has them. A class that is not
+listed is unknown, and counts as differing from cluster to cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OPERATORS: Final = _names(
     SubqueryAlias Union UnionLoop UnionLoopRef UnresolvedHint View WithCTE
     """
 )
-"""Operators with rows that depend only on their input; `order` checks the order of the rows."""
+"""Operators whose rows depend only on their input; `order` checks the order of the rows."""
 WRITING: Final = _names(
     """
     AppendData CreateTableAsSelect DeleteCommand DeleteFromTable MergeIntoCommand
@@ -33,7 +33,7 @@ WRITING: Final = _names(
     DeltaMergeIntoNotMatchedInsertClause DeltaMergeAction ResolvedIdentifier
     """
 )
-"""Classes that write the rows, with their clauses: their expressions and queries are examined."""
+"""Classes that write rows; the expressions and queries in their clauses are examined as well."""
 SIDE: Final[dict[str, frozenset[str]]] = {
     each: _names(
         "catalogTable tahoeFileIndex targetFileIndex table name writeOptions tableSpec partitioning"
@@ -47,13 +47,14 @@ SIDE: Final[dict[str, frozenset[str]]] = {
     | {"ResolvedHint", "UnresolvedHint", "LateralJoin"}
     | {"PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF"}
 }
-"""Fields with a place, a name or code: no expression."""
+"""For each of these classes, the fields that hold no expressions, but a place, a name or code."""
 OBJECTS: Final = _names(
     """
     AliasIdentifier CommonExpressionId HintInfo JoinHint NumericEvalContext ScriptInputOutputSchema
     """
 )
-"""Neither operators nor expressions: names, and modes of computing (examined with their class)."""
+"""Neither operators nor expressions, but names, or how something is computed (their class is
+examined)."""
 
 SUMS: Final = _names("Average Sum")
 MERGING: Final = _names("Max Min")
@@ -66,9 +67,11 @@ COUNTING: Final = _names(
     """
 )
 READING: Final = _names("CsvToStructs JsonToStructs VariantGet XmlToStructs")
-"""Classes that may make TIMESTAMPs of parts of a text or a variant; their type shows it."""
+"""Classes that may make TIMESTAMPs of parts of a text or a variant; their type shows whether they
+do."""
 COMPARING: Final = _names("PivotFirst")
-"""Classes that make values of a column's type from given values, while they are analyzed."""
+"""Classes that compare a column with given values, which the analyzer converts to the column's
+type."""
 CONDITIONS: Final = {
     "of integers and decimals, where what overflows is an error": SUMS,
     "where values that compare equal are the same value (not 0.0 and -0.0), since they show the "
@@ -83,7 +86,8 @@ CONDITIONS: Final = {
     "where no TIMESTAMP is made of a part of a text without a format": READING,
     "where the column is no TIMESTAMP, of which a value may be a time of day": COMPARING,
 }
-"""Classes that give the same everywhere under a condition, each as the end of a sentence."""
+"""The classes that give the same everywhere under a condition, by that condition. Each is worded as
+the end of a sentence."""
 
 REASONS: Final = {
     "depends on the order of rows or on how ties fall": NUMBERING
@@ -124,14 +128,15 @@ REASONS: Final = {
         """
     ),
 }
-"""The reason why a class gives something else on every cluster, each as the end of a sentence."""
+"""The classes that give something else on every cluster, by the reason. Each is worded as the end
+of a sentence."""
 NATURE: Final = {each: reason for reason, classes in REASONS.items() for each in classes}
 FOREIGN: Final = _names(
     """
     CallMethodViaReflection PythonWorkerLogs ScriptTransformation TryReflect
     """
 )
-"""Code outside SQL that may do anything: it is never run, not even once for its rows."""
+"""Classes of code that is not SQL and may do anything: it never runs, not even for its rows."""
 
 CLOCK: Final[dict[str, frozenset[str]]] = {
     "CurrentDate": _names("curdate current_date"),
@@ -146,8 +151,8 @@ IDENTITY: Final[dict[str, frozenset[str]]] = {
     "CurrentTimeZone": _names("current_timezone"),
     "CurrentUser": _names("current_user session_user user"),
 }
-"""Classes with one value for a statement, with the names of their functions. The class decides the
-value; the name proves that the text at its place is the call itself, not a text around it."""
+"""Classes that have one value for a statement, with the names of their functions. The class decides
+the value; the name proves that the text at its place is only the call, and nothing around it."""
 
 PARSING: Final = _names(
     """
@@ -155,12 +160,13 @@ PARSING: Final = _names(
     UnixTimestamp XmlToStructs
     """
 )
-"""Classes that read texts by a format; with the legacy parser the clock completes a year."""
+"""Classes that read texts by a format. With Spark's legacy parser the clock completes a year of two
+digits."""
 INVOKED: Final = frozenset(
     ("org.apache.spark.sql.catalyst.util.CharVarcharCodegenUtils", method)
     for method in _names("charTypeWriteSideCheck readSidePadding varcharTypeWriteSideCheck")
 )
-"""The methods that StaticInvoke may invoke: Spark's reading and writing of CHAR and VARCHAR."""
+"""The methods that a StaticInvoke may call: those of Spark that read and write CHAR and VARCHAR."""
 KEEPING: Final = _names(
     """
     AggregateExpression Alias AnyValue CaseWhen Coalesce Collate CommonExpressionDef First Greatest
@@ -168,7 +174,7 @@ KEEPING: Final = _names(
     SQLScalarFunction ScalarSubquery With
     """
 )
-"""Classes that return one of their arguments."""
+"""Classes whose result is one of their arguments."""
 
 EXPRESSIONS: Final = _names(
     """
@@ -243,7 +249,7 @@ EXPRESSIONS: Final = _names(
     ZipWith
     """
 )
-"""Classes with the same result everywhere for the same arguments and settings."""
+"""Expressions that give the same everywhere for the same arguments and settings."""
 
 _QUOTED = re.compile(r"`(?:[^`]|``)*`")
 _FIELD = re.compile(r"[^\s<>(),:]+\s*:")
@@ -258,22 +264,22 @@ _INTEGERS = _names("BIGINT INT SMALLINT TINYINT")
 
 
 def words_of(kind: str) -> frozenset[str]:
-    """Return the words of a type, without the names of its fields and its comments."""
+    """Return the words of a SQL type, such as ARRAY and INT, without fields' names and comments."""
     plain = _FIELD.sub(" ", _QUOTED.sub("x", re.sub(r"COMMENT '(?:[^'\\]|\\.)*'", "", kind)))
     return frozenset(_WORD.findall(plain))
 
 
 def is_firm(kind: str | None) -> bool:
-    """True if equal values of a type are the same value.
+    """True if two values of a type that compare as equal are always the same value.
 
-    Not so for floats (0.0 and -0.0), collated strings, variants, maps, and types that contain
-    these.
+    That is not so for floats (0.0 and -0.0), strings with a collation, variants, maps, and types
+    that contain these; nor if the type is None (unknown).
     """
     return kind is not None and words_of(kind) <= _FIRM
 
 
 def is_collated(kind: str | None) -> bool:
-    """True if strings in a type are compared by a collation."""
+    """True if a type's strings are compared by a collation, or if it is None (unknown)."""
     return kind is None or "COLLATE" in words_of(kind)
 
 
@@ -288,7 +294,7 @@ def is_decimal(kind: str | None) -> bool:
 
 
 def holds_text(kind: str | None) -> bool:
-    """True if values of a type are texts, or contain texts."""
+    """True if values of a type are or contain texts, or if the type is None (unknown)."""
     return kind is None or bool(words_of(kind) & {"STRING", "CHAR", "VARCHAR", "VARIANT"})
 
 
@@ -298,10 +304,10 @@ def is_text(kind: str | None) -> bool:
 
 
 def holds_timestamp(kind: str | None) -> bool:
-    """True if values of a type are TIMESTAMPs with a time zone, or contain such values."""
+    """True if values of a type are or contain TIMESTAMPs with a time zone, or if it is None."""
     return kind is None or "TIMESTAMP" in words_of(kind)
 
 
 def called(cls: str) -> str:
-    """Return a class's name in the form of a function's: ``CollectList`` as ``collect_list``."""
+    """Return a class's name in a function's form: ``CollectList`` as ``collect_list``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls).lower()

@@ -1,4 +1,4 @@
-"""The kind of statement of each class of operator, and the forbidden parts of statements."""
+"""Which kind of statement each class of Spark's operators is, and what no statement may contain."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ describe          DescribeRelation DescribeColumn DescribeTablePartition Describ
                   DescribeDeltaHistoryCommand DescribeDatabaseCommand
 explain           ExplainCommand :
 """
-"""A kind; the classes of its parsed statements; behind the colon, the further classes that the
-analyzer may turn these into."""
+"""In each line a kind of statement, and the classes of its parsed tree's root; behind the colon,
+the further classes that the analyzer may turn these into."""
 
 _QUERIES: Final = """Project Aggregate Filter UnresolvedHaving Sort GlobalLimit LocalLimit LimitAll
     Offset Distinct Deduplicate Union Except Intersect Join LateralJoin SubqueryAlias View
@@ -106,10 +106,11 @@ _QUERIES: Final = """Project Aggregate Filter UnresolvedHaving Sort GlobalLimit 
     FlatMapGroupsInPandas FlatMapGroupsInArrow FlatMapCoGroupsInPandas FlatMapCoGroupsInArrow
     ArrowEvalPython BatchEvalPython AttachDistributedSequence EmptyRelation"""
 QUERIES: Final = frozenset(_QUERIES.split())
-"""Operators that can be the root of a statement that only gives rows."""
+"""Operators that can be the root of a statement that does nothing but give rows."""
 
 RUN_BY_ANALYZER: Final = frozenset({"UnresolvedExecuteImmediate", "CompoundBody"})
-"""Classes that hide the statements that they run; the reader does not analyze them."""
+"""Classes of statements that run other statements, which they hide; the analyzer is not asked,
+because it would run them."""
 
 REASONS: Final = {
     "InsertIntoDir": ("this INSERT writes files, or names no table", ""),
@@ -133,12 +134,12 @@ REASONS: Final = {
         ("the function runs code that HAProc cannot look into", ""),
     ),
 }
-"""The reason for refusing each of these classes, with the remedy if there is one."""
+"""Why a statement of each of these classes is refused, and what to write instead, if anything."""
 
 PARSED: Final[dict[str, Kind]] = {}
-"""The kind of a statement by the class of its parsed root; without queries."""
+"""The kind of a statement by the class of its parsed tree's root; queries are in `QUERIES`."""
 ANALYZED: Final[dict[Kind, frozenset[str]]] = {}
-"""The classes that the analyzed root of such a statement can have."""
+"""For each kind, the classes that the root of the analyzed tree may have."""
 
 
 def _fill() -> None:
@@ -161,7 +162,7 @@ EFFECTS: Final = (
     | RUN_BY_ANALYZER
     | {"InsertIntoDataSourceDirCommand", "InsertIntoHiveDirCommand"}
 )
-"""Classes with an effect, which no query may contain."""
+"""Classes that do more than give rows; no query may contain them."""
 
 
 # The parts that no statement may contain, by its parsed and its analyzed tree.
@@ -187,7 +188,7 @@ _HIDING_FUNCTIONS: Final = frozenset({"java_method", "reflect", "try_reflect"})
 
 
 def check_session_name(text: str, parsed: Node, analyzed: Node) -> None:
-    """Raise RefusedError for a computed name of a session's object, or of a whole statement."""
+    """Raise RefusedError if IDENTIFIER(…) names a session's object, or the whole statement."""
     if parsed.cls == "PlanWithUnresolvedIdentifier" and analyzed.cls not in QUERIES:
         pass
     elif parsed.cls in _NAMING:
@@ -206,9 +207,9 @@ def check_session_name(text: str, parsed: Node, analyzed: Node) -> None:
 
 
 def hiding_call(nodes: Iterable[Node]) -> str:
-    """Return the called function that runs arbitrary code; empty if no such function is called.
+    """Return the name of a called function that runs any code; empty if there is none.
 
-    ``nodes``: of a tree that is only parsed.
+    ``nodes``: those of a parsed tree.
     """
     for node in nodes:
         name = [str(each).lower() for each in node["nameParts"] or ()]
@@ -218,7 +219,7 @@ def hiding_call(nodes: Iterable[Node]) -> str:
 
 
 def foreign_code(root: Node) -> str:
-    """Return the code or source of unknown effect that a definition names; empty if none."""
+    """Return why a definition may run unknown code or read an unknown source; else empty."""
     for node in root.walk():
         provider = node["provider"]
         if isinstance(provider, str) and provider.lower() not in FILE_SOURCES:
@@ -238,7 +239,7 @@ def foreign_code(root: Node) -> str:
 
 
 def _hidden_in(function: Node) -> str:
-    """Return the part of a function's body that may run code, which EXPLAIN would not show."""
+    """Return a call in a function's body that may run any code, and that no tree shows."""
     text = f"{function['exprText'] or ''} {function['queryText'] or ''}"
     for token, following in pairwise(tokenize(text)):
         name = plain(token).lower()
@@ -248,7 +249,7 @@ def _hidden_in(function: Node) -> str:
 
 
 def check_options(root: Node, kind: Kind) -> None:
-    """Raise RefusedError for a write with options or properties that are not known as harmless."""
+    """Raise RefusedError if an option or property in a write is not known to be harmless."""
     for node in root.walk():
         if node.cls in UNRESOLVED:
             for key in node["options"] or ():
@@ -274,7 +275,10 @@ def _defined(node: Node) -> Iterator[str]:
 
 
 def check_partition(text: str, parsed: Node) -> None:
-    """Raise RefusedError if the clock decides a literal in PARTITION (…): trees hold its value."""
+    """Raise RefusedError if a literal in PARTITION (…) is read by the clock.
+
+    It cannot be replaced: the trees only have its value.
+    """
     if not parsed["partitionSpec"] and not any(
         node.cls == "UnresolvedPartitionSpec" for node in parsed.walk()
     ):
@@ -288,7 +292,7 @@ def check_partition(text: str, parsed: Node) -> None:
 
 
 def check_setting(root: Node) -> None:
-    """Raise RefusedError for a SET or RESET of a setting that no session may change."""
+    """Raise RefusedError if SET or RESET changes a setting that no session may change."""
     key = root["config"]
     if root.cls == "SetCommand":
         name, value = root["kv"] or ("", None)
@@ -298,5 +302,5 @@ def check_setting(root: Node) -> None:
 
 
 def is_placed(root: Node) -> bool:
-    """True if a definition names the place of its data."""
+    """True if a definition says where the data shall be (LOCATION)."""
     return any(isinstance(node["location"], str) for node in root.walk())

@@ -1,4 +1,4 @@
-"""The moving parts of a statement: texts that Spark reads by the clock, and the value of each.
+"""The moving parts of a statement (texts that Spark reads by the clock), and their values.
 
 A constant text ``'now'``, ``'today'``, ``'tomorrow'`` or ``'yesterday'`` becomes a moment if it is
 cast to a date or a timestamp. Any text that is a time of day becomes a TIMESTAMP of the day on
@@ -44,7 +44,7 @@ _COMPLETE = re.compile(
     rf"{_DAY}(?:[ T][0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]{{1,9}})?)?"
     r"(?: ?(?:Z|UTC|GMT|[+-][0-9]{2}:[0-9]{2}|[A-Za-z]+(?:/[A-Za-z_]+)+))?)?"
 )
-"""The form of a literal that does not depend on the clock: with its whole day."""
+"""The form of a date's or timestamp's text that has its whole day, so the clock does not matter."""
 _TIME = re.compile(
     r"[\s\x00-\x20\x7f]*T?([0-9]{1,2}(?::[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]{1,9})?)?)?)[\s\x7f]*"
 )
@@ -53,20 +53,22 @@ _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _FIRM_SOURCE: Final = re.compile(
     r"TINYINT|SMALLINT|INT|BIGINT|DECIMAL.*|FLOAT|DOUBLE|BOOLEAN|DATE|TIMESTAMP|TIMESTAMP_NTZ|VOID"
 )
-"""Types with values that, as texts, are no time of day and no special word."""
+"""Types whose values, as texts, are never a time of day, nor a word such as 'today'."""
 _CLOCKS: Final = frozenset(name for names in CLOCK.values() for name in names)
 CLOCK_WORDS: Final = frozenset(name.upper() for name in _CLOCKS) | {"UNIX_TIMESTAMP"}
 ROWS_MAX: Final = 50
-"""The most VALUES and ranges of one text that are checked: each reads the rest of it. Chosen."""
+"""The most VALUES and ranges of one text that are checked: for each, the rest of the text is read.
+Chosen."""
 _STEPS_MAX: Final = 200
-"""The most operators and expressions between a text and its use that are traced. Chosen."""
+"""The most operators and expressions through which a text is traced back. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that an expression may give; None if it is not known.
+    """A text that may be the value of an expression; ``text`` is None if it is not known.
 
-    ``literal``: its node, if it is given as written, and not through a column.
+    ``literal``: the node of the literal, if the expression is that literal; None if the text comes
+    through a column or the like.
     """
 
     text: str | None
@@ -74,7 +76,7 @@ class Text:
 
 
 def tokens_of(text: str) -> list[Token]:
-    """Return a text's tokens; empty if it cannot be read as tokens."""
+    """Return the tokens of a text; empty if it cannot be read as tokens."""
     try:
         return list(tokenize(text))
     except LexicalError:
@@ -82,7 +84,7 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def text_of(literal: Node) -> str | None:
-    """Return the text of a STRING literal; None if it is NULL or no text."""
+    """Return the text of a STRING literal; None if it is NULL, or of another type."""
     match = _QUOTED.match(literal.value or "")
     return None if match is None else re.sub(r"\\(.)", r"\1", match[1], flags=re.DOTALL)
 
@@ -90,7 +92,7 @@ def text_of(literal: Node) -> str | None:
 def typed(tokens: list[Token]) -> tuple[str, str] | None:
     """Return the word and the text of a typed literal, such as ``DATE '…'``.
 
-    None if the tokens are no typed literal.
+    None if the tokens are not one typed literal.
     """
     if len(tokens) < 2 or tokens[0].upper not in TYPED or tokens[1].kind is not TokenKind.STRING:
         return None
@@ -104,12 +106,15 @@ def is_moment_type(node: Node) -> bool:
 
 
 def names_clock(text: str) -> bool:
-    """True if a text contains the name of a function of the clock."""
+    """True if a text has the name of a function that reads the clock, such as now()."""
     return any(token.upper in CLOCK_WORDS for token in tokens_of(text))
 
 
 def moving_in(text: str) -> str:
-    """Return the first moving typed literal in the text of a view or function; empty if none."""
+    """Return the first typed literal in a text that is read by the clock; empty if there is none.
+
+    ``text``: of a view, a function or a part of a plan.
+    """
     tokens = tokens_of(text)
     for nth, token in enumerate(tokens[:-1]):
         if token.upper in TYPED and tokens[nth + 1].kind is TokenKind.STRING:
@@ -120,7 +125,10 @@ def moving_in(text: str) -> str:
 
 
 def computes_rows(text: str) -> bool:
-    """True if rows in the text of a view or similar may be computed from more than literals."""
+    """True if a text may have rows (VALUES, range) that are computed from more than literals.
+
+    ``text``: of a view, a function or a part of a plan.
+    """
     tokens = tokens_of(text)
     ranges, values = [], []
     for token, behind in pairwise(tokens):
@@ -139,9 +147,9 @@ def computes_rows(text: str) -> bool:
 
 
 def rows_of(text: str, place: TextRange) -> list[list[list[Token]]]:
-    """Return the rows of VALUES at a place, each item as its tokens, with places in ``text``.
+    """Return the rows of the VALUES at ``place``: for each row its items, for each item its tokens.
 
-    A row without parentheses has one item.
+    The tokens have their places in ``text``. A row without parentheses has one item.
     """
     tokens = [
         each._replace(start=each.start + place.start, end=each.end + place.start)
@@ -169,7 +177,7 @@ _OPERATORS: Final = frozenset(
 
 
 def _depths(tokens: list[Token]) -> Iterator[int]:
-    """Yield the number of open parentheses behind each token."""
+    """Yield, for each token, how many parentheses are open after it."""
     depth = 0
     for token in tokens:
         depth += token.is_symbol("(") - token.is_symbol(")")
@@ -177,7 +185,7 @@ def _depths(tokens: list[Token]) -> Iterator[int]:
 
 
 def _split(tokens: list[Token]) -> list[list[Token]]:
-    """Return the items between the commas outside parentheses."""
+    """Return the items between those commas that are outside parentheses."""
     parts: list[list[Token]] = [[]]
     for token, depth in zip(tokens, _depths(tokens), strict=True):
         if token.is_symbol(",") and not depth:
@@ -188,7 +196,7 @@ def _split(tokens: list[Token]) -> list[list[Token]]:
 
 
 def is_constant(item: list[Token]) -> bool:
-    """True if an item of a row is a plain literal, with no text computed in it."""
+    """True if an item of a row is one plain literal, so nothing in it is computed."""
     plain = item[1:] if item and item[0].text in ("-", "+") else item
     if typed(plain) is not None or all(each.kind is TokenKind.STRING for each in plain):
         return True
@@ -199,24 +207,24 @@ def is_constant(item: list[Token]) -> bool:
 
 @dataclass(slots=True)
 class Moving:
-    """The moving parts of one reading."""
+    """Finds the values of what depends on the clock or the session in one statement."""
 
     reading: Reading
     moment: Moment
     defined: dict[int, Node] = field(default_factory=dict)
-    """The definition of each CommonExpressionRef, by its number."""
+    """What each CommonExpressionRef refers to, by its number."""
 
     def cut(self, place: TextRange | None) -> str:
-        """Return the text at a place."""
+        """Return the statement's text at ``place``; empty if that is None."""
         return "" if place is None else self.reading.text[place.start : place.end]
 
     def is_call(self, node: Node, names: Collection[str]) -> bool:
-        """True if the text at a node's place is just a call of one of the functions."""
+        """True if the text at the node's place is only a call of a function in ``names``."""
         match = _CALL.fullmatch(self.cut(node.place))
         return match is not None and match[1].lower() in names
 
     def value(self, node: Node) -> str | None:
-        """Return the literal for a function of the clock or the session; None for other nodes."""
+        """Return the literal for a function of the clock or session; None for any other node."""
         if node.cls in IDENTITY and self.is_call(node, IDENTITY[node.cls]):
             return identity_literal(called_as(node.cls, IDENTITY), self.moment)
         if node.cls in CLOCK and self.is_call(node, CLOCK[node.cls]):
@@ -224,25 +232,31 @@ class Moving:
         return None
 
     def clock(self, name: str, kind: str) -> str:
-        """Return the value of a function of the clock, as a type."""
+        """Return, as SQL, the value of the function ``name`` of the clock; ``kind``: its type."""
         literal = clock_literal(name, self.moment)
         is_short = kind.startswith("TIME(") and kind != "TIME(6)"
         return f"CAST({literal} AS {kind})" if is_short else literal
 
     def folded(self, node: Node) -> str | None:
-        """Return the literal for a call of the clock that the analyzer turned into a literal."""
+        """Return the value of a call of the clock of which the analyzer has made a literal.
+
+        None if the text at the node's place is no such call.
+        """
         match = _CALL.fullmatch(self.cut(node.place))
         name = "" if match is None else match[1].lower()
         return self.clock(name, node.type or "") if name in _CLOCKS else None
 
     def name_of_call(self, place: TextRange) -> str:
-        """Return Spark's column name for a call of the clock; empty if the text is none."""
+        """Return the column name that Spark gives to a call of the clock; empty for other text."""
         match = _CALL.fullmatch(self.cut(place))
         name = "" if match is None else match[1].lower()
         return f"{name}()" if name in ("current_timestamp", "now") else ""
 
     def completed(self, text: str, kind: str) -> str | None:
-        """Return a moving text as a whole moment of a type; None if unknown."""
+        """Return the whole moment, as text, of a text that is read by the clock; None: not known.
+
+        ``kind``: the type to which the text is cast.
+        """
         special = SPECIAL_DATETIME.fullmatch(text)
         try:
             if special is not None:
@@ -257,7 +271,7 @@ class Moving:
             return None
 
     def written(self, word: str, text: str, literal: Node | None) -> str | None:
-        """Return the replacement of a typed literal; None if it stays unchanged.
+        """Return what replaces the typed literal ``word`` ``'text'``; None if it can stay.
 
         Empty if it is read by the clock, and its value is not known.
         """
@@ -272,7 +286,7 @@ class Moving:
         return self.constant(literal) or ""
 
     def constant(self, literal: Node) -> str | None:
-        """Return a literal of the reading as SQL that means the same anywhere; None if unclear."""
+        """Return SQL that means everywhere what a literal means here; None if that is not clear."""
         value = literal.value or ""
         if literal.type == "TIMESTAMP" and (match := _QUOTED.search(value)):
             wall = _wall(match[1])
@@ -287,13 +301,16 @@ class Moving:
     # The origins of texts
 
     def texts(self, expression: Node, owner: Node | None) -> Iterator[Text]:
-        """Yield all texts that an expression of an operator may give, if it gives a text."""
+        """Yield every text that an expression may have as its value, as far as its type is a text.
+
+        ``owner``: the operator that the expression is a part of.
+        """
         yield from self._texts(expression, owner, _STEPS_MAX, through=False)
 
     def _texts(
         self, node: Node | None, owner: Node | None, steps: int, *, through: bool
     ) -> Iterator[Text]:
-        """Yield the texts; ``through``: they came through a column, or are one of several."""
+        """Yield the texts. ``through``: they came through a column, or are one of several."""
         if node is None or steps <= 0:
             yield Text(None)
             return
@@ -330,7 +347,7 @@ class Moving:
     def _of_column(
         self, column: int | None, owner: Node | None, steps: int, *, inside: bool = False
     ) -> Iterator[Text]:
-        """Yield the texts of a column of an operator's input; with ``inside``, of its output."""
+        """Yield the texts in a column of an operator's input; with ``inside``, of its output."""
         plans = [owner] if inside else inputs(owner)
         found = False
         for plan in plans:
@@ -362,7 +379,7 @@ class Moving:
             yield Text(None)
 
     def _inline(self, nth: int, plan: Node, steps: int) -> Iterator[Text]:
-        """Yield the texts in a column of rows that are in the statement's text."""
+        """Yield the texts in a column of rows that stand in the statement's text."""
         written = inline_table(self.reading, plan)
         if written is None:
             yield Text(None)
@@ -388,11 +405,11 @@ _HANDING_ON: Final = frozenset(
     | {"RepartitionByExpression", "ResolvedHint", "Sort", "SubqueryAlias", "View", "Window"}
     | {"WithCTE"}
 )
-"""Operators that pass the columns of their input on."""
+"""Operators whose output has the columns of their input, with the same values."""
 
 
 def inputs(node: Node | None) -> list[Node | None]:
-    """Return the plans below an operator that give it its columns."""
+    """Return the plans below an operator that give it its columns; None for a missing one."""
     if node is None:
         return []
     if node.cls in ("Join", "LateralJoin"):
@@ -407,7 +424,7 @@ def inputs(node: Node | None) -> list[Node | None]:
 
 
 def outputs(node: Node | None) -> list[int | None]:
-    """Return the columns of an operator's output, in order; empty if unknown."""
+    """Return the numbers of an operator's output columns, in order; empty if they are not known."""
     if node is None:
         return []
     if node["output"]:
@@ -422,7 +439,7 @@ def outputs(node: Node | None) -> list[int | None]:
 
 
 def inline_table(reading: Reading, plan: Node) -> Node | None:
-    """Return the rows of an analyzed plan as written, from the parsed tree."""
+    """Return the node in the parsed tree for an analyzed plan's rows; None if there is none."""
     if plan.place is None or reading.parsed is None:
         return None
     for node in reading.parsed.walk():
@@ -432,20 +449,20 @@ def inline_table(reading: Reading, plan: Node) -> Node | None:
 
 
 def computed_at(reading: Reading, place: TextRange | None) -> Node | None:
-    """Return the analyzed form of the item at a place in the rows of an inline table."""
+    """Return the analyzed form of the item at ``place`` in VALUES; None if it was not computed."""
     items = (each for plan in reading.computed for each in computed_items(plan))
     return next((each for each in items if place is not None and each.place == place), None)
 
 
 def computed_items(plan: Node) -> list[Node]:
-    """Return the expressions of a plan of `Reading.computed`."""
+    """Return the expressions in one of the plans in `Reading.computed`."""
     names = ("projectList", "aggregateExpressions")
     items = [each for name in names for each in plan.nodes(name)]
     return [(each.node("child") or each) if each.cls == "Alias" else each for each in items]
 
 
 def called_as(cls: str, names: dict[str, frozenset[str]]) -> str:
-    """Return a name under which SQL calls the function of a class."""
+    """Return a name by which SQL calls the function of this class."""
     return min(names[cls])
 
 

@@ -1,4 +1,4 @@
-"""Names of tables, views and functions in a reading, and the objects that a tree reads."""
+"""Names of tables, views and functions in Spark's trees, and the objects that a tree reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HOLDING: Final = {
     "SubqueryAlias": ("child",),
     "View": ("desc",),
 }
-"""Classes that repeat the name of a node that they hold, and the fields of that node."""
+"""For classes that have the name of a node which they hold: the fields with that node."""
 UNRESOLVED: Final = {
     **dict.fromkeys(
         ("UnresolvedRelation", "UnresolvedTable", "UnresolvedTableOrView", "UnresolvedView"),
@@ -37,13 +37,14 @@ UNRESOLVED: Final = {
     ),
     "UnresolvedIdentifier": "nameParts",
 }
-"""Classes that name a table, a view or the like in a parsed tree, and the field with the parts."""
+"""Classes that name a table, a view or the like in a parsed tree, and the field with the name's
+parts."""
 
 
 def parts(node: Node) -> tuple[str, ...]:
-    """Return the parts of the name that a node of either tree has; empty if it has none.
+    """Return the parts of the name that a node has, in a parsed or an analyzed tree; empty if none.
 
-    In an analyzed tree that is the full name, or one part for an object of the session.
+    In an analyzed tree it is the full name, or one part for an object of the session.
     """
     if node.cls in UNRESOLVED:
         return tuple(node[UNRESOLVED[node.cls]] or ())
@@ -69,14 +70,17 @@ def _given(node: Node) -> tuple[str, ...]:
 
 
 def expression_classes(reading: Reading) -> frozenset[str]:
-    """Return the classes of a statement's expressions, in lower case: see `Touched`."""
+    """Return the classes of a statement's expressions, in lower case, as `Touched` has them."""
     whole = reading.analyzed or reading.parsed
     nodes = below([*([whole] if whole is not None else []), *reading.computed])
     return frozenset(node.cls.lower() for node in nodes if node.type is not None)
 
 
 def without(node: Node, fields: Iterable[str]) -> list[Node]:
-    """Return a node's parts in other fields, without those that are also in ``fields``."""
+    """Return the nodes that a node holds in fields other than ``fields``.
+
+    Nodes that are also in ``fields`` are left out.
+    """
     left_out = {id(each) for name in fields for each in nodes_in(node[name])}
     found = [
         each
@@ -91,7 +95,7 @@ def without(node: Node, fields: Iterable[str]) -> list[Node]:
 class Uses:
     """The objects that trees read: tables, functions, and objects of the client's session.
 
-    ``known``: True if the trees read no other tables and functions.
+    ``known``: False if the trees may read further tables and functions.
     """
 
     reads: set[str] = field(default_factory=set)
@@ -100,7 +104,7 @@ class Uses:
     known: bool = True
 
     def take_analyzed(self, nodes: Iterable[Node]) -> None:
-        """Add the objects that analyzed trees read; raises RefusedError for forbidden ones."""
+        """Add what analyzed trees read; RefusedError if they read what only HAProc may."""
         for node in below(nodes):
             self._take(node)
 
@@ -149,7 +153,7 @@ class Uses:
         self.session[f"{what} {joined(name)}".rstrip()] = None
 
     def add_table(self, name: Sequence[str]) -> None:
-        """Add the table or view with this full name."""
+        """Add a table or view that is read; ``name``: its full name, or else it is not known."""
         if len(name) < 3:
             self.known = False
             return
@@ -169,7 +173,10 @@ class Uses:
                 self._session("the DataFrame", (name,))
 
     def take_parsed(self, roots: Iterable[Node], context: Context) -> None:
-        """Add the names in trees that are only parsed; the tables inside views are not added."""
+        """Add the names in parsed trees.
+
+        The tables inside views are not added, so ``known`` is False.
+        """
         common = frozenset[str]()
         nodes = list(below(roots))
         for node in nodes:
@@ -185,7 +192,7 @@ class Uses:
 
 
 def computed(roots: Iterable[Node]) -> None:
-    """Raise RefusedError if a name is computed from more than constant texts."""
+    """Raise RefusedError if the name in an IDENTIFIER(…) needs more than constant texts."""
     for node in below(roots):
         if node.cls not in ("PlanWithUnresolvedIdentifier", "ExpressionWithUnresolvedIdentifier"):
             continue

@@ -1,4 +1,4 @@
-"""The check for a total order: rows that tie in it are equal, so their order does not matter."""
+"""The check that an order of rows is total: rows that tie in it are equal in every column."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from haproc.reading.tree import Node
 _PASSING: Final = frozenset(
     {"Distinct", "Filter", "PipeOperator", "ResolvedHint", "Sort", "SubqueryAlias", "View"}
 )
-"""Operators that give rows of their input."""
+"""Operators whose rows are rows of their input, unchanged."""
 _CUTTING: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Project", "SubqueryAlias"})
-"""Operators that keep the order of their input."""
+"""Operators that keep the order of the rows of their input."""
 _LEAVES: Final = frozenset(
     {"CTERelationRef", "DataSourceV2Relation", "HiveTableRelation", "LocalRelation"}
     | {"LogicalRelation", "Range", "ResolvedInlineTable"}
@@ -21,29 +21,29 @@ _LEAVES: Final = frozenset(
 
 
 def attribute(expression: Node) -> int | None:
-    """Return the number of the column that an expression is; None for any other expression."""
+    """Return the number of the column that an expression is; None if it is anything else."""
     return expression.id if expression.cls == "AttributeReference" else None
 
 
 def at(node: Node | None, *path: str) -> Node | None:
-    """Return the node at a path of fields; None if one of them is empty."""
+    """Return the node that is reached through these fields; None if one of them is empty."""
     for name in path:
         node = None if node is None else node.node(name)
     return node
 
 
 def child_of(node: Node) -> Node | None:
-    """Return the one plan that an operator has below itself."""
+    """Return the one plan below an operator; None if there is none."""
     return node.node("plan" if node.cls == "WithCTE" else "child")
 
 
 def items_of(node: Node) -> list[Node]:
-    """Return an operator's output: expressions of a Project or an Aggregate."""
+    """Return the expressions that a Project or an Aggregate puts out as columns."""
     return node.nodes("projectList" if node.cls == "Project" else "aggregateExpressions")
 
 
 def columns_in(expression: Node) -> frozenset[int]:
-    """Return the columns that an expression rests on, also in its subqueries."""
+    """Return the numbers of the columns that an expression uses, also in its subqueries."""
     return frozenset(
         each.id
         for each in expression.walk()
@@ -52,9 +52,10 @@ def columns_in(expression: Node) -> frozenset[int]:
 
 
 def firm_keys(expressions: Iterable[Node]) -> frozenset[int]:
-    """Return the columns, among sort keys and the like, in which equal values are the same value.
+    """Return the numbers of those columns, among sort keys and the like, that compare exactly.
 
-    The values 0.0 and -0.0 are equal, and are two values.
+    In such a column equal values are the same value. That is not so for floats: 0.0 and -0.0 are
+    equal, but two values.
     """
     found = set[int]()
     for each in expressions:
@@ -65,9 +66,9 @@ def firm_keys(expressions: Iterable[Node]) -> frozenset[int]:
 
 
 def settles(keys: frozenset[int], node: Node | None) -> bool:
-    """True if two rows of an operator are equal whenever their keys are equal.
+    """True if any two rows of an operator that have equal keys are equal in all columns.
 
-    ``keys``: columns in which equal values are the same value (see `firm_keys`).
+    ``keys``: the numbers of columns in which equal values are the same value (see `firm_keys`).
     """
     while node is not None and (node.cls in _PASSING or node.cls == "WithCTE"):
         node = child_of(node)
@@ -96,7 +97,10 @@ def settles(keys: frozenset[int], node: Node | None) -> bool:
 
 
 def _source(item: Node, keys: frozenset[int]) -> int | None:
-    """Return the input column that an item passes on under the name of a key, if it does."""
+    """Return the number of the input column that an item puts out as one of the keys.
+
+    None if the item is no key, or computes something.
+    """
     if item.id not in keys:
         return None
     inner = item.node("child") if item.cls == "Alias" else item
@@ -104,7 +108,7 @@ def _source(item: Node, keys: frozenset[int]) -> int | None:
 
 
 def limit_is_total(node: Node) -> bool:
-    """True if a limit or an offset cuts a total order."""
+    """True if the rows below a LIMIT or OFFSET are in a total order."""
     below = child_of(node)
     while below is not None and below.cls in _CUTTING:
         below = child_of(below)
@@ -118,7 +122,7 @@ def limit_is_total(node: Node) -> bool:
 
 
 def function_of(window: Node) -> Node | None:
-    """Return the function of a window expression, without the wrapping of an aggregate."""
+    """Return the function of a window expression, also if it is an aggregate in a wrapping."""
     function = window.node("windowFunction")
     if function is not None and function.cls == "AggregateExpression":
         return function.node("aggregateFunction")
@@ -126,7 +130,10 @@ def function_of(window: Node) -> Node | None:
 
 
 def is_settled(window: Node, operator: Node) -> bool:
-    """True if the order of ties does not matter to an operator's window expression."""
+    """True if it does not matter to a window expression how rows that tie are ordered.
+
+    ``operator``: the operator that computes it.
+    """
     function, frame = function_of(window), at(window, "windowSpec", "frameSpecification")
     if function is None or frame is None:
         return False

@@ -1,4 +1,4 @@
-"""The parts that the analyzer settles: words that become constants, and settings without effect."""
+"""What is settled while Spark reads: words that become constants, and settings without effect."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from haproc.reading.tree import Facts, Finding, Node, Reading, TextRange
 
 
 _BARE: Final = frozenset({"current_date", "current_time", "current_timestamp"})
-"""The functions that Spark calls without parentheses, too."""
+"""The functions of the clock that may be called without parentheses."""
 _LIKE: Final = frozenset({"LikeAny", "LikeAll", "NotLikeAny", "NotLikeAll"})
-"""The parser computes their patterns if these are constant."""
+"""Classes with patterns that the parser already computes, if these are constant."""
 _CONVERTING: Final = TYPED | {"CAST", "TRY_CAST"}
 _NAMING: Final = frozenset({"concat", "lower", "trim", "upper"})
-"""Functions that a computed name may consist of."""
+"""Functions of which the name in an IDENTIFIER(…) may be computed."""
 
 
 def examine_words(reading: Reading, moment: Moment) -> list[Finding]:
-    """Return the parts of the text that became constants while it was parsed or analyzed."""
+    """Return what may differ between clusters in texts of which Spark has made constants."""
     examination = Examination(reading, moment)
     found = list(_rows_written(examination))
     found += _names_computed(examination)
@@ -52,7 +52,7 @@ def examine_words(reading: Reading, moment: Moment) -> list[Finding]:
 
 
 def examine_computed(reading: Reading, facts: Facts, moment: Moment) -> list[Finding]:
-    """Return the findings in the parts that the analyzer has computed itself."""
+    """Return what may differ between clusters in parts that the analyzer computed itself."""
     examination = Examination(reading, moment, facts)
     found = [each for plan in reading.computed for each in examination.part(plan)]
     reason = "is computed while Spark reads the statement, and cannot be read by itself"
@@ -61,10 +61,10 @@ def examine_computed(reading: Reading, facts: Facts, moment: Moment) -> list[Fin
 
 
 def is_beside(reading: Reading, whole: Anatomy) -> Callable[[Finding], bool]:
-    """Return a test for findings of `examine_computed` in parts that no rows replace.
+    """Return a test for findings of `examine_computed`: True if no rows can replace that part.
 
-    A part without a place is in a view's or function's body; it counts if such a body is used
-    there.
+    A part without a place is in a view's or function's body. For it the test is True if a part
+    outside the statement's query uses such a body.
     """
     beside = {node.place for part in whole.parsed_fixed for node in part.walk()}
     items = [each for plan in reading.computed for each in computed_items(plan)]
@@ -88,7 +88,7 @@ def _parsed(examination: Examination) -> Iterator[Node]:
 
 
 def _rows_written(examination: Examination) -> Iterator[Finding]:
-    """Yield the moving parts of rows in the text."""
+    """Yield what may differ between clusters in rows that stand in the text (VALUES)."""
     for node in _parsed(examination):
         if node.cls == "LocalRelation" and node.place is not None:
             for row in rows_of(examination.reading.text, node.place):
@@ -101,7 +101,7 @@ def _rows_written(examination: Examination) -> Iterator[Finding]:
 
 
 def _of_item(examination: Examination, item: list[Token]) -> Iterator[Finding]:
-    """Yield findings of an item of a row that was computed while it was parsed."""
+    """Yield what may differ between clusters in an item of a row in the text."""
     for at, token in enumerate(item):
         if token.upper not in TYPED:
             continue
@@ -121,7 +121,7 @@ def _of_item(examination: Examination, item: list[Token]) -> Iterator[Finding]:
 
 
 def _names_computed(examination: Examination) -> Iterator[Finding]:
-    """Yield the names in IDENTIFIER(…) that rest on more than literals."""
+    """Yield findings about names in IDENTIFIER(…) that are computed from more than literals."""
     for node in _parsed(examination):
         computed = node.node("identifierExpr")
         for each in () if computed is None else computed.walk():
@@ -134,7 +134,7 @@ def _names_computed(examination: Examination) -> Iterator[Finding]:
 
 
 def _patterns(examination: Examination) -> Iterator[Finding]:
-    """Yield patterns of ``LIKE ANY`` and similar that the parser has computed from moments."""
+    """Yield findings about patterns of ``LIKE ANY`` and similar that may rest on the clock."""
     text = examination.reading.text
     for node in _parsed(examination):
         if node.cls not in _LIKE or node.place is None:
@@ -148,7 +148,7 @@ def _patterns(examination: Examination) -> Iterator[Finding]:
 
 
 def _of_merge(examination: Examination) -> Iterator[Finding]:
-    """Yield the calls of the clock in a MERGE, which the analyzer has replaced by one literal."""
+    """Yield findings about a MERGE's calls of the clock, which the analyzer made one literal."""
     merge = next((each for each in _parsed(examination) if each.cls == "MergeIntoTable"), None)
     analyzed = examination.reading.analyzed
     if merge is None or analyzed is None:
@@ -181,7 +181,7 @@ def _of_merge(examination: Examination) -> Iterator[Finding]:
 
 
 def _scopes(merge: Node, analyzed: Node) -> dict[int, set[str]]:
-    """Return the column names that each node of a MERGE's clauses sees, by the node's id."""
+    """Return, by the id of each node in a MERGE's clauses, the names of columns that it may use."""
     source, target = (_columns_shown(analyzed.node(each)) for each in ("source", "target"))
     of_fields = {
         "mergeCondition": source | target,
@@ -198,7 +198,7 @@ def _scopes(merge: Node, analyzed: Node) -> dict[int, set[str]]:
 
 
 def _columns_shown(side: Node | None) -> set[str]:
-    """Return the column names of one side of a MERGE."""
+    """Return the names of the columns of a MERGE's source or target."""
     shown = set(outputs(side))
     return {
         str(each["name"]).lower()
@@ -218,25 +218,26 @@ _PLAIN: Final = frozenset(
     {"Alias", "And", "AttributeReference", "EqualNullSafe", "EqualTo", "GreaterThan", "IsNotNull"}
     | {"GreaterThanOrEqual", "IsNull", "LessThan", "LessThanOrEqual", "Literal", "Not", "Or"}
 )
-"""Expressions that give the same under all settings, if their trees are alike."""
+"""Expressions that give the same under all settings if their trees are the same."""
 _ARITHMETIC: Final = frozenset({"Add", "Multiply", "Subtract", "UnaryMinus"})
-"""Classes with this property for numbers: only ANSI mode matters, and goes with the write."""
+"""Classes of which the same is true for numbers: only ANSI mode matters to them, and every cluster
+uses the ANSI mode of the client's session."""
 _FITTING: Final = frozenset({"Cast", "CheckOverflowInTableInsert", "CheckOverflowInTableWrite"})
 """Classes that fit values to a table's columns; their place is that of the whole statement."""
 _NUMBERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(")
 _HOLDERS: Final = frozenset({"NumericEvalContext"})
-"""Modes of computing, not expressions."""
+"""Classes that are no expressions, but say how something is computed."""
 _OF_COLUMNS: Final = ("name", "dataType")
-"""The compared facts of a column. Not nullability: any column of computed rows may be NULL."""
+"""What is compared of a column. Not whether it may be NULL: any column of computed rows may be."""
 
 
 def unsettled(
     own: Reading, lanes: Reading, context: Context, values: Sequence[TextRange] = ()
 ) -> str | None:
-    """Return a part that may give something else in the lanes, as text; None if there is none.
+    """Return a part that may give something else under the lanes' settings, as text; None: no part.
 
-    ``own``, ``lanes``: the readings under all settings, and under the lanes' settings. ``values``:
-    the places of parts that become literals.
+    ``own``: the reading under all settings of the session; ``lanes``: under those that the lanes
+    use. ``values``: the places of parts that literals replace.
     """
     theirs = [_beside(each, context) for each in (own, lanes)]
     whole = own.parsed.place if own.parsed is not None else None
@@ -251,7 +252,7 @@ def unsettled(
 
 
 def _beside(reading: Reading, context: Context) -> list[Node]:
-    """Return the outermost expressions that no rows replace."""
+    """Return the outermost of those expressions that every cluster computes itself."""
     if reading.parsed is not None:
         return list(anatomy(reading, context).beside)
     assert reading.analyzed is not None
@@ -259,7 +260,7 @@ def _beside(reading: Reading, context: Context) -> list[Node]:
 
 
 def _unplain(node: Node, whole: TextRange | None, values: Sequence[TextRange]) -> Iterator[Node]:
-    """Yield the parts of an expression that settings may change although the trees are alike."""
+    """Yield those parts of an expression that settings may change though the trees are alike."""
     if node.place is not None and node.place in values:
         return
     below = [each for each in node.children if each.cls not in _HOLDERS]
@@ -283,7 +284,7 @@ def _is_number(node: Node) -> bool:
 
 
 def _alike(mine: Any, other: Any, values: Sequence[TextRange]) -> bool:
-    """True if two trees are the same except for numbers and places."""
+    """True if two trees are the same, apart from expressions' numbers and from ``values``."""
     if isinstance(mine, Node) and isinstance(other, Node):
         if mine.place is not None and mine.place in values:
             return True
@@ -304,11 +305,11 @@ def _alike(mine: Any, other: Any, values: Sequence[TextRange]) -> bool:
 
 
 _NUMBERING: Final = frozenset({"exprId", "resultId"})
-"""Fields with numbers that each analysis gives anew."""
+"""Fields with numbers, which are new in each analysis."""
 
 
 def alike(own: Reading, lanes: Reading) -> bool:
-    """True if the whole statement is the same in both readings."""
+    """True if a statement has the same trees in both readings."""
     trees: Iterable[tuple[Node | None, Node | None]] = (
         (own.parsed, lanes.parsed),
         (own.analyzed, lanes.analyzed),

@@ -1,4 +1,4 @@
-"""A reading in short: a statement's kind, written and touched tables, and lines for people."""
+"""What a reading shows in short: the kind, the written and touched tables, and lines for people."""
 
 from __future__ import annotations
 
@@ -35,13 +35,16 @@ from haproc.reading.tree import Node, Reading
 
 
 _NEW: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS, Kind.CREATE_VIEW})
-"""Kinds that create the object that they name, so that no temporary view can be meant."""
+"""Kinds of statements that create the object that they name, so it cannot be a temporary view."""
 _NOTHING: Final = UNBOUND | QUERY_KINDS | SESSION_KINDS
-"""Kinds that write no table, or any table."""
+"""Kinds of statements that write no table, or of which any table may be written."""
 
 
 def recognise(reading: Reading, context: Context) -> Recognised:
-    """Return the kind of a statement, by its parsed tree; raises RefusedError."""
+    """Return the kind and the written tables of a statement, by its parsed tree.
+
+    Raises RefusedError.
+    """
     assert reading.parsed is not None, "a DataFrame has no kind"
     root = proper(reading.parsed)
     kind = kind_of(root)
@@ -71,7 +74,7 @@ def recognise(reading: Reading, context: Context) -> Recognised:
 
 
 def _name(root: Node) -> tuple[str, ...]:
-    """Return the parts of the written name; empty if it must be computed."""
+    """Return the parts of the name that a statement writes; empty if it cannot be read."""
     held, _ = named_by(root)
     path = next((each["path"] for each in root.walk() if each["path"]), None)
     if held is None and isinstance(path, str):
@@ -101,16 +104,17 @@ _LISTING: Final = frozenset(
         "ShowCurrentNamespaceCommand",
     }
 )
-"""Statements that show names, and nothing else about their objects."""
+"""Statements that list names, and read nothing else of the objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Touches:
-    """The tables that a reading shows. ``rests_on``: the names that decide which tables these are.
+    """The tables that a statement touches.
 
-    ``function``: a function's definition; its body must be read (`haproc.reading.definitions`).
-    ``inner``: a query that must be read instead, because this reading has only its names.
-    ``refusal``: the error of the statement, unless a rule allows it.
+    ``rests_on``: the names that decide which tables these are. ``function``: the function that it
+    defines, whose body must be read, too (`haproc.reading.definitions`); None: none. ``inner``: the
+    statement that must be read instead, because the analyzed tree has only its names; empty: none.
+    ``refusal``: the error for the statement, unless a rule allows it.
     """
 
     touched: Touched
@@ -120,7 +124,7 @@ class Touches:
     refusal: RefusedError | None = None
 
     def __or__(self, other: Touches) -> Touches:
-        """Return the names that either of the two touches."""
+        """Return what either of two statements touches."""
         return Touches(self.touched | other.touched, self.rests_on | other.rests_on)
 
 
@@ -128,7 +132,7 @@ NOTHING: Final = Touches(Touched())
 
 
 def touches(reading: Reading, context: Context) -> Touches:
-    """Return the names that a statement touches; raises RefusedError."""
+    """Return what a statement touches; raises RefusedError."""
     if reading.parsed is not None and reading.parsed.cls == DESCRIBING:
         return Touches(Touched(), inner=explained(reading.text))
     if reading.parsed is not None and reading.parsed.cls in _LISTING:
@@ -142,7 +146,7 @@ def touches(reading: Reading, context: Context) -> Touches:
 
 
 def _shown(parsed: Node | None, context: Context) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the tables, or else the schema, that a SHOW TABLE EXTENDED describes."""
+    """Return the tables that SHOW TABLE EXTENDED describes, or else the schema of unknown ones."""
     nothing = frozenset[str]()
     if parsed is None or parsed.cls not in _SHOWING:
         return nothing, nothing
@@ -160,7 +164,7 @@ def _shown(parsed: Node | None, context: Context) -> tuple[frozenset[str], froze
 
 
 def explained(text: str) -> str:
-    """Return the statement behind EXPLAIN, or DESCRIBE [QUERY]."""
+    """Return the statement that follows EXPLAIN, or DESCRIBE [QUERY]."""
     _, *tokens = tokenize(text)
     if len(tokens) > 1 and tokens[0].upper in _FURTHER:
         del tokens[0]
@@ -172,16 +176,16 @@ def explained(text: str) -> str:
 
 LINES_MAX: Final = 200
 SHOWN_MAX: Final = 60
-"""The most characters of the text that a line shows. Chosen."""
+"""The most characters of the statement's text that a line shows. Chosen."""
 _TABLES: Final = frozenset({"LogicalRelation", "ResolvedTable", "DataSourceV2Relation"})
-"""Classes that are shown without their columns."""
+"""Classes that are shown without what they hold, such as their columns."""
 
 
 def outline(reading: Reading) -> list[str]:
     """Return a line for each operator and expression, indented by two spaces for each level.
 
     A line has the class, a name, a literal's value, the type, and the place with its text. If there
-    are more than LINES_MAX lines, the last one has the number of omitted ones.
+    are more than LINES_MAX lines, the last one says how many were left out.
     """
     root = reading.analyzed or reading.parsed
     assert root is not None, "a reading has a tree"

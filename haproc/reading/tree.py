@@ -1,4 +1,4 @@
-"""A reading: a statement's trees from Spark's parser and analyzer, and the judge's verdict."""
+"""A reading: the trees that Spark's parser and analyzer make of a statement; also its verdict."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from haproc.pin.literals import Treatment
 
 
 class Remedy(StrEnum):
-    """The remedy for a part that would not be the same on every cluster."""
+    """What can replace a part that would not be the same on every cluster."""
 
     VALUE = "value"
-    """One value for the whole statement: a literal replaces the part."""
+    """The part is one value for the whole statement: a literal replaces it."""
     ROWS = "rows"
     """The rows of the query that contains the part, computed once, replace that query."""
     NONE = "none"
@@ -31,9 +31,9 @@ class Remedy(StrEnum):
 class Finding:
     """A part of a statement that could differ from cluster to cluster.
 
-    ``reason``: a sentence without a full stop, which names the part. ``place``: its place in the
-    text, if known. ``literal``: its replacement (VALUE). ``hint``: the text to write instead, if
-    there is no remedy.
+    ``reason``: a sentence without a full stop, which names the part. ``place``: where it is in the
+    text; None: unknown. ``literal``: what replaces it (remedy VALUE). ``hint``: what to write
+    instead if there is no remedy.
     """
 
     reason: str
@@ -45,11 +45,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of the session that the trees lack.
+    """What must be known of the session and the rules, besides the trees.
 
-    ``legacy``: its time parser is the legacy one; some of its formats depend on the clock.
-    ``vouched``: the statement is of unknown kind, and a rule of the operator allows it; so classes
-    in no list are allowed, too.
+    ``legacy``: True if the session uses the legacy time parser, with which some formats depend on
+    the clock. ``vouched``: True if the statement is of unknown kind, and an operator's rule allows
+    it; then classes that are not listed are allowed, too.
     """
 
     legacy: bool = False
@@ -62,8 +62,8 @@ class WriteVerdict:
 
     ``reads``: all tables and views that it reads, as Spark sees them. ``rests_on``: these, the
     written tables, and the functions that it calls; a new definition of any of them may change the
-    verdict. ``known``: nothing is missing from these. ``expressions``: as `Touched` has them.
-    ``of_session``: it has its meaning only in its client's session.
+    verdict. ``known``: True if these are complete. ``expressions``: as in `Touched`.
+    ``of_session``: True if it only makes sense in its client's session.
     """
 
     treatment: Treatment
@@ -81,20 +81,20 @@ class WriteVerdict:
 
 
 UNASKED: Final = "unasked"
-"""The reason for a missing analysis: it was not requested."""
+"""The reason, in `Reading.unseen`, why there is no analyzed tree: nobody asked for it."""
 RECURSION_MAX: Final = 6_000
-"""The depth of nested calls, for deep trees: Spark's own stack ends before. Chosen: so many calls
-of the JSON reader take half of a thread's stack."""
+"""The limit of nested calls while deep trees are read: Spark's own stack ends before. Chosen: so
+many calls of the JSON reader take half of a thread's stack."""
 PLAINER: Final = "write it in a plainer form: plain names, one table, one statement"
 
 
 class UnreadableError(ValueError):
-    """The server's answer is no reading, or one that is nested too deep."""
+    """The server's answer is no reading, or it is nested too deeply."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextRange:
-    """A range in the statement's text: characters from ``start`` up to ``end``."""
+    """A range of characters in the statement's text: from ``start`` to before ``end``."""
 
     start: int
     end: int
@@ -102,7 +102,7 @@ class TextRange:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """An operator, an expression, or a part of those (a table, a clause, an identifier).
+    """A node of a tree: an operator, an expression, or a part of one (a table, a clause, a name).
 
     ``cls``: its class, without the package if it is Spark's or Delta's. ``fields``: its fields by
     name, each a Node, a list, a dict, or a simple value; empty ones are left out. ``place``: its
@@ -129,40 +129,40 @@ class Node:
         return f"<{self.cls} {self.place}>"
 
     def __getitem__(self, name: str) -> Any:
-        """Return a field's value; None if it is empty."""
+        """Return the value of the field ``name``; None if it is empty."""
         return self.fields.get(name)
 
     def node(self, name: str) -> Node | None:
-        """Return a field's node; None if it is something else or empty."""
+        """Return the node in the field ``name``; None if the field has none, or several."""
         value = self.fields.get(name)
         return value if isinstance(value, Node) else None
 
     def nodes(self, name: str) -> list[Node]:
-        """Return the nodes of a field that holds one or several."""
+        """Return the nodes in the field ``name``, one or several; empty if it has none."""
         return list(nodes_in(self.fields.get(name)))
 
     @property
     def children(self) -> list[Node]:
-        """Return all nodes that it holds directly, in the order of its fields."""
+        """The nodes that this one holds directly, in the order of its fields."""
         return [*nodes_in(self.fields), *self.more]
 
     def walk(self) -> Iterator[Node]:
-        """Yield the node and all below it, each once, parents first."""
+        """Yield this node and all nodes below it, each once; a node comes before those below it."""
         return below([self])
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Spark's reading of a text or a DataFrame.
+    """What Spark has read of a text or a DataFrame.
 
-    ``text``: the statement; empty for a DataFrame. ``parsed``: None for a DataFrame. ``analyzed``:
-    None if the analyzer was not asked, for the reason ``unseen``: it would run something
-    (``UnresolvedExecuteImmediate``, ``CompoundBody``), or it was not requested (UNASKED).
-    ``computed``: plans of the parts that the analyzer has computed itself, so that they are not in
-    ``analyzed`` (`haproc/spark/Marks.java`), each item a separate expression: rows, the values of a
-    PIVOT, the schema of from_json(). ``unread``: such parts as parsed, if they could not be
-    analyzed separately. ``columns``: of a DataFrame, names and types as SQL. ``metadata``: the
-    metadata keys of these columns, at any depth.
+    ``text``: the statement; empty for a DataFrame. ``parsed``: the parsed tree; None for a
+    DataFrame. ``analyzed``: the analyzed tree; None if the analyzer was not asked, for the reason
+    ``unseen``: it would run something (``UnresolvedExecuteImmediate``, ``CompoundBody``), or nobody
+    asked (UNASKED). ``computed``: plans of the parts that the analyzer has computed itself, so that
+    they are not in ``analyzed`` (`haproc/spark/Marks.java`), each item a separate expression: rows,
+    the values of a PIVOT, the schema of from_json(). ``unread``: such parts, as parsed, that could
+    not be analyzed separately. ``columns``: of a DataFrame, names and types as SQL. ``metadata``:
+    the keys of metadata in these columns, at any depth.
     """
 
     text: str
@@ -177,7 +177,7 @@ class Reading:
 
 @contextmanager
 def deep() -> Iterator[None]:
-    """Allow recursion as deep as Spark's own."""
+    """Allow Python calls to be nested as deeply as Spark's own."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, RECURSION_MAX))
     try:
@@ -188,7 +188,7 @@ def deep() -> Iterator[None]:
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Allow deep recursion, and turn errors of unreadable trees into RefusedError."""
+    """Allow deeply nested calls, and raise RefusedError for trees that cannot be read."""
     try:
         with deep():
             yield
@@ -198,7 +198,7 @@ def readable() -> Iterator[None]:
 
 
 def read(data: str, text: str = "") -> Reading:
-    """Return the reading in the server's answer about ``text``; raises UnreadableError."""
+    """Return the reading that the server's answer has about ``text``; raises UnreadableError."""
     try:
         document = json.loads(data)
         numbered: list[Node] = []
@@ -216,7 +216,7 @@ def read(data: str, text: str = "") -> Reading:
 
 
 def _metadata(schema: Any) -> Iterator[str]:
-    """Yield the keys of metadata in a schema, as Spark writes it in JSON."""
+    """Yield the keys of metadata in a schema, which is given as Spark writes it in JSON."""
     waiting = [schema]
     while waiting:
         each = waiting.pop()
@@ -228,7 +228,10 @@ def _metadata(schema: Any) -> Iterator[str]:
 
 
 def _made(value: Any, numbered: list[Node]) -> Any:
-    """Return a value of a reading; ``numbered``: the tree nodes that have begun before it."""
+    """Return a value of the server's answer, with Nodes in place of its JSON objects.
+
+    ``numbered``: the operators and expressions that have begun before it; it may refer to one.
+    """
     if isinstance(value, list):
         return [_made(each, numbered) for each in value]
     if not isinstance(value, dict):
@@ -258,7 +261,7 @@ def _fill(node: Node, value: dict[str, Any], numbered: list[Node]) -> None:
 
 
 def nodes_in(value: Any) -> Iterator[Node]:
-    """Yield the nodes in a field's value."""
+    """Yield the nodes in a field's value; not those below them."""
     if isinstance(value, Node):
         yield value
     elif isinstance(value, list | dict):
@@ -267,7 +270,7 @@ def nodes_in(value: Any) -> Iterator[Node]:
 
 
 def below(roots: Iterable[Node]) -> Iterator[Node]:
-    """Yield these nodes and all below them, each once, parents first."""
+    """Yield these nodes and all nodes below them, each once; a node comes before those below it."""
     seen, waiting = set[int](), list(roots)[::-1]
     while waiting:
         node = waiting.pop()

@@ -1,1 +1,1 @@
-"""The class of a Spark Connect plan: read from its protocol buffers, fail-closed."""
+"""Finds the class of a Spark Connect plan (protocol buffers); in doubt the plan is refused."""

@@ -1,4 +1,4 @@
-"""Calls of ``spark.catalog``, each a relation of a plan, and DataFrames that a call gave."""
+"""Calls of ``spark.catalog`` in a plan, and the DataFrames that such a call returned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _CREATES: Final = members("create_table create_external_table")
 
 
 def as_tables(message: Any) -> bool:
-    """Replace calls that make tables by reads of the tables; return True if there was one."""
+    """Replace calls that create tables by reads of these tables; return True if there was one.
+
+    Such a call in a plan stands for the DataFrame that it returned when it was made.
+    """
     if message.DESCRIPTOR.full_name == "spark.connect.Relation":
         kind = message.WhichOneof("rel_type") == "catalog" and message.catalog.WhichOneof(
             "cat_type"
@@ -66,7 +69,7 @@ READING: Final = members(
 
 
 def read_nested(message: Any, found: PlanFindings) -> None:
-    """Add a call inside another plan; raises RefusedError unless it only reads."""
+    """Collect what a call inside another plan reads; RefusedError if it does more than read."""
     kind = message.WhichOneof("cat_type")
     if kind not in READING:
         raise parsing.refused_nesting(f"spark.catalog's {kind}")
@@ -74,7 +77,7 @@ def read_nested(message: Any, found: PlanFindings) -> None:
 
 
 def read_root(message: Any) -> PlanReading:
-    """Return the reading of a call that is the whole plan."""
+    """Return what a call does that is the whole plan; raises RefusedError."""
     kind = message.WhichOneof("cat_type")
     if kind in READING:
         found = PlanFindings()
@@ -86,7 +89,7 @@ def read_root(message: Any) -> PlanReading:
 
 
 def _look(message: Any, found: PlanFindings) -> None:
-    """Add the table that a call describes; other calls give only names."""
+    """Collect the table that a call describes; other calls only return names."""
     found.names_known = False
     fields = message.DESCRIPTOR.fields_by_name
     if "table_name" not in fields:
@@ -129,7 +132,7 @@ def _take_properties(properties: Mapping[str, str], found: PlanFindings) -> None
 
 
 def _named(kind: Kind, field: str = "table_name") -> Callable[[Any], PlanReading]:
-    """Return the reader of a call that writes the object which this field names."""
+    """Return the function that reads a call which writes the object named in ``field``."""
     return lambda message: _written(kind, getattr(message, field))
 
 
@@ -150,7 +153,7 @@ def _drop_global(message: Any) -> PlanReading:
 
 
 def _cache(message: Any) -> PlanReading:
-    """Return the reading of a call that caches rows: it concerns this Spark server alone."""
+    """Read a call that caches rows; it concerns only the Spark server on which it runs."""
     found, fields = PlanFindings(), message.DESCRIPTOR.fields_by_name
     if "path" in fields:
         found.paths.add(message.path)
@@ -179,4 +182,4 @@ NAMED: Final[dict[str, Callable[[Any], PlanReading]]] = {
     "create_database": _create_database,
     "drop_database": _named(Kind.DROP_NAMESPACE, "db_name"),
 }
-"""Calls that do more than read."""
+"""The functions that read those calls that do more than read, by the calls' names."""

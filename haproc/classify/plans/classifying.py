@@ -1,4 +1,4 @@
-"""From a plan's reading to its class: names completed, its SQL texts classified, rules applied."""
+"""Finds the class of a plan that was read: completes names, classifies SQL texts, applies rules."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def classify_plan(
     *,
     there: bool = False,
 ) -> Classified:
-    """Return a plan's kind, tables and class; raises RefusedError.
+    """Return a plan as a statement with its kind, tables and class; raises RefusedError.
 
-    - ``parsed``: Spark's results for the texts that `unparsed` yields, by text;
+    - ``parsed``: by text, what Spark's parser found for the texts that `unparsed` yields;
     - ``there``: True if the table that the plan writes exists already; then some saves are plain
       INSERTs.
 
@@ -70,9 +70,9 @@ def classify_plan(
 
 
 def _code_forbidden(tables: Sequence[str]) -> RefusedError:
-    """Return the refusal of code by a user who may touch some tables only.
+    """Return the error for code of a user who may touch only some tables.
 
-    Code may run while Spark reads the plan, and could read the files of any table.
+    Such code may run already while Spark reads the plan, and could read the files of any table.
     """
     return RefusedError(
         ErrorClass.FORBIDDEN,
@@ -97,7 +97,7 @@ def _classified(
 
 
 def unparsed(reading: PlanReading, context: Context, bounds: Bounds = _BOUNDS) -> Iterator[str]:
-    """Yield the statements in a plan that their words do not classify.
+    """Yield those SQL texts of a plan whose kind only Spark's parser can find.
 
     Raises RefusedError.
     """
@@ -108,7 +108,7 @@ def unparsed(reading: PlanReading, context: Context, bounds: Bounds = _BOUNDS) -
 
 
 def text_of(reading: PlanReading) -> str:
-    """Return the text with which rules about a plan's text are matched."""
+    """Return the text of a plan with which a rule's ``matches`` is compared."""
     return "\n".join(part.text for part in _parts(reading))
 
 
@@ -118,7 +118,7 @@ def _parts(reading: PlanReading) -> list[SqlPart]:
 
 
 def _read(reading: PlanReading, context: Context, rules: Rules) -> Recognised:
-    """Return the tables that a plan itself names, as those of one query.
+    """Return the tables that a plan itself reads, in the form of one query.
 
     Raises RefusedError if the plan names files that are not allowed.
     """
@@ -152,7 +152,7 @@ def _decided(
 
 
 def check_class(classified: Classified, does: Does) -> None:
-    """Raise RefusedError if a rule gives a plan a class that it cannot have."""
+    """Raise RefusedError if a rule gives a plan a class that does not fit what the plan does."""
     if classified.operation_class not in _CLASSES[does]:
         raise RefusedError(
             ErrorClass.REFUSED_BY_RULE,
@@ -163,7 +163,7 @@ def check_class(classified: Classified, does: Does) -> None:
 
 
 def _writing(recognised: Recognised, reading: PlanReading, context: Context) -> Recognised:
-    """Return a write with the table that it changes; the tables of a namespace are unknown."""
+    """Return a write with the table that it changes; if it changes a schema, tables are unknown."""
     if recognised.kind in _NAMESPACES:
         refuse_own_schema(reading.target[-1:])
         return replace(recognised, tables_known=False)

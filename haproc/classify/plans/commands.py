@@ -1,4 +1,4 @@
-"""The effects of a plan: its root or command, its writes, and requests beside plans."""
+"""What a plan does: reads its query or its command, and requests that only analyse plans."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _CONDITION: Final = "replacewhere"
 
 
 def save(message: Any, found: PlanFindings) -> PlanReading:
-    """Return the reading of ``df.write``; that of a query if it writes nothing (``noop``)."""
+    """Read ``df.write``; the result is that of a query if it writes nothing (``noop``)."""
     expressions.check(message, found)
     if message.WhichOneof("save_type") != "table":
         return _save_without_table(message, found)
@@ -74,7 +74,7 @@ def save(message: Any, found: PlanFindings) -> PlanReading:
 
 
 def write_to(message: Any, found: PlanFindings) -> PlanReading:
-    """Return the reading of ``df.writeTo``."""
+    """Read ``df.writeTo``; raises RefusedError."""
     if message.provider and message.provider.lower() not in FILE_SOURCES:
         raise parsing.refused_source(message.provider, "a table of")
     if message.mode not in _WRITE_TO:
@@ -102,7 +102,7 @@ def _written(message: Any, mode: Mode, table: str, found: PlanFindings) -> PlanR
 
 
 def merge(message: Any, found: PlanFindings) -> PlanReading:
-    """Return the reading of ``df.mergeInto``."""
+    """Read ``df.mergeInto``; raises RefusedError."""
     expressions.take(message, found)
     return found.reading(
         Does.WRITES,
@@ -126,7 +126,7 @@ def _take_options(options: Any, mode: Mode, found: PlanFindings) -> None:
 
 
 def _save_without_table(message: Any, found: PlanFindings) -> PlanReading:
-    """Return the reading of ``save()`` to nowhere; refuse a path, or another system as target."""
+    """Read ``save()`` without a table; RefusedError if it writes to a path or another system."""
     path = message.path if message.WhichOneof("save_type") == "path" else ""
     path = path or next((v for key, v in message.options.items() if locates(key)), "")
     if message.source.lower() == "noop" and not path:
@@ -154,16 +154,16 @@ EXPLAINED: Final[Mapping[str, tuple[str, ...]]] = {
     "unpersist": ("relation",),
     "get_storage_level": ("relation",),
 }
-"""Questions about plans or relations, and the fields that hold these."""
+"""Questions about plans or relations, and the fields of their messages that hold these."""
 PLAIN: Final = members("spark_version ddl_parse json_to_ddl")
-"""Questions without a plan."""
+"""Questions that come without a plan."""
 
 
 def read_analysis(request: Any) -> PlanReading:
-    """Return the reading of an AnalyzePlanRequest, parsed by `parsing.parse`.
+    """Return what an AnalyzePlanRequest reads; RefusedError if any of its plans does more.
 
-    Always QUERIES: RefusedError if any of its plans could do more. Its kind is EXPLAIN, or CACHE
-    for the hints that keep rows in memory (persist, unpersist).
+    ``request``: the result of `parsing.parse`. The kind is EXPLAIN, or CACHE for requests to keep
+    rows in memory (persist, unpersist).
     """
     wanted = request.WhichOneof("analyze")
     found = PlanFindings()
@@ -201,15 +201,15 @@ def _take(relation: Any, found: PlanFindings) -> None:
 
 
 def read_plan(plan: Any) -> PlanReading:
-    """Return the reading of a plan, parsed by `parsing.parse`; RefusedError if it may not run.
+    """Return what a plan reads and does; RefusedError if it may not run.
 
-    A compressed plan is decompressed first.
+    ``plan``: the result of `parsing.parse`; if it is compressed, it is decompressed first.
     """
     return read_opened(opened(plan))
 
 
 def read_opened(plan: Any) -> PlanReading:
-    """Return the reading of a plan that is not compressed; RefusedError if it may not run."""
+    """Return what a plan that is not compressed reads and does; RefusedError if it may not run."""
     kind = plan.WhichOneof("op_type")
     if kind == "root":
         return _root(plan.root)
@@ -225,7 +225,7 @@ def read_opened(plan: Any) -> PlanReading:
 
 
 def _root(relation: Any) -> PlanReading:
-    """Return the reading of a query, or of a catalog call, which may have any effect."""
+    """Read a plan that is a relation: a query, or a call of ``spark.catalog`` of any kind."""
     if relation.WhichOneof("rel_type") == "catalog":
         return catalog.read_root(relation.catalog)
     found = PlanFindings()
@@ -239,7 +239,7 @@ def _root(relation: Any) -> PlanReading:
 
 
 def _sql_command(message: Any) -> PlanReading:
-    """Return the reading of a SQL text, alone or with the DataFrames that it reads."""
+    """Read the command that runs a SQL text, perhaps with DataFrames that the text reads."""
     command, message = message, _in_todays_form(message)
     if not has_sql(message):
         raise parsing.refused_unknown("a SQL command without a text")
@@ -251,7 +251,7 @@ def _sql_command(message: Any) -> PlanReading:
 
 
 def _in_todays_form(command: Any) -> Any:
-    """Return the relation that an older client's command would hold today."""
+    """Return a SQL command's text as a relation, in which newer clients send it."""
     if command.HasField("input"):
         return command.input
     relation = protos.relations.Relation()
@@ -293,7 +293,7 @@ def _resources(message: Any) -> PlanReading:
 def _writes(
     read: Callable[[Any, PlanFindings], PlanReading], source: str = "input"
 ) -> Callable[[Any], PlanReading]:
-    """Return the reader of a command: first of the rows that it takes, then of itself."""
+    """Return the function that reads a command: first its source of rows, then the command."""
 
     def written(message: Any) -> PlanReading:
         found = PlanFindings()

@@ -1,4 +1,4 @@
-"""Delta's own API over Spark Connect: its messages, and the effect of each kind of them."""
+"""Delta's own API over Spark Connect (``DeltaTable``): its messages, and what each one does."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ Assignments           | 1 assignments Assignment*
 Assignment            | 1 field spark.Expression, 2 value spark.Expression
 OptimizeTable         | 1 table DeltaTable, 2 partition_filters string*, 3 zorder_columns string*
 """
-"""Each message's fields. All except messages, lists and maps are optional, so that each shows if it
-is set; this distinguishes the members of a choice, too."""
+"""The fields of each of Delta's messages. All except messages, lists and maps are optional, so each
+shows whether it is set; that also tells which member of a choice is set."""
 _File = descriptor_pb2.FileDescriptorProto
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS: Final = {
@@ -85,7 +85,7 @@ _PACKAGE: Final = "delta.connect"
 
 
 def _pool() -> Any:
-    """Return a pool with Spark Connect's messages, and Delta's built from the table."""
+    """Return a pool of message types: Spark Connect's, and Delta's as `_FIELDS` lists them."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(wire.parsed(_File, any_pb2.DESCRIPTOR.serialized_pb))
     _add_with_imports(pool, protos.relations.DESCRIPTOR, {any_pb2.DESCRIPTOR.name})
@@ -140,7 +140,7 @@ def _add_field(message: Any, number: str, name: str, kind: str) -> None:
 
 
 def _add_entry(entry: Any) -> None:
-    """Make the message of a map of texts."""
+    """Add the two fields of a map's entries; keys and values are texts."""
     entry.options.map_entry = True
     for number, name in enumerate(("key", "value"), start=1):
         entry.field.add(
@@ -164,21 +164,22 @@ DeltaRelation: Any = message_factory.GetMessageClass(
 
 
 EXTENSIONS_MAX: Final = 200
-"""The most extensions in one plan; each is parsed separately. Chosen, not measured."""
+"""The most extensions (uses of DeltaTable) in one plan; each is parsed separately. Chosen, not
+measured."""
 READING: Final = members("scan describe_history describe_detail is_delta_table")
 VERSIONS: Final = "versions of a table"
-"""Added to a plan's relations if it shows versions, which differ from cluster to cluster."""
+"""Stands among a plan's relations if it shows a table's versions: they differ between clusters."""
 
 Walk = Callable[[Any, PlanFindings], None]
 
 
 def relation_in(extension: Any, found: PlanFindings) -> Any:
-    """Return Delta's relation in an extension; RefusedError if it is another's."""
+    """Return Delta's relation in an extension; RefusedError if the extension is not Delta's."""
     return _unpacked(extension, DeltaRelation, found)
 
 
 def kind_of(message: Any) -> str:
-    """Return the name of the relation or command that is set; RefusedError unless it is one."""
+    """Return the name of the relation or command in a message; RefusedError if it has not one."""
     kinds: list[str] = [each.name for each, _ in message.ListFields()]
     if len(kinds) != 1:
         raise parsing.refused_unknown("an extension of Delta's of no kind that there is")
@@ -186,7 +187,7 @@ def kind_of(message: Any) -> str:
 
 
 def read_nested(extension: Any, found: PlanFindings) -> None:
-    """Add a relation inside a plan; raises RefusedError unless it only reads."""
+    """Collect what a relation inside a plan reads; RefusedError if it does more than read."""
     relation = relation_in(extension, found)
     kind = kind_of(relation)
     if kind not in READING:
@@ -204,7 +205,7 @@ def read_nested(extension: Any, found: PlanFindings) -> None:
 
 
 def read_root(relation: Any, found: PlanFindings, walk: Walk) -> PlanReading:
-    """Return the reading of a relation that writes, and is the whole plan."""
+    """Read a relation of Delta's that writes, and is the whole plan."""
     kind = kind_of(relation)
     message = getattr(relation, kind)
     if kind not in WRITING:
@@ -216,7 +217,7 @@ def read_root(relation: Any, found: PlanFindings, walk: Walk) -> PlanReading:
 
 
 def read_command(extension: Any) -> PlanReading:
-    """Return the reading of a command of Delta's."""
+    """Read a command of Delta's."""
     found = PlanFindings()
     command = _unpacked(extension, DeltaCommand, found)
     kind = kind_of(command)
@@ -245,7 +246,7 @@ def _name(table: Any) -> tuple[str, ...]:
 
 
 def _scanned(relation: Any, found: PlanFindings) -> tuple[str, ...]:
-    """Return the target's name of an UPDATE, DELETE or MERGE, with or without an alias."""
+    """Return the name of the table that an UPDATE, DELETE or MERGE changes, under any alias."""
     kind = relation.WhichOneof("rel_type")
     while kind == "subquery_alias":
         relation = relation.subquery_alias.input
@@ -291,7 +292,7 @@ WRITING: Final[dict[str, Callable[[Any, PlanFindings], PlanReading]]] = {
     "restore_table": _restore,
     "convert_to_delta": _convert,
 }
-"""Relations that write."""
+"""The functions that read the relations which write, by the relations' names."""
 
 
 def _named(kind: Kind) -> Callable[[Any, PlanFindings], PlanReading]:

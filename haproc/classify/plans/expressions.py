@@ -1,9 +1,9 @@
-"""The expressions of a plan, searched only if something in them could matter.
+"""The expressions of a plan; they are searched only if one of them could matter.
 
 Expressions are most of a plan, and for a query it mostly doesn't matter what they compute. So for a
-query a check of its bytes shows if it may contain a relevant part (`_suspicious`); only then its
-expressions are searched. The expressions of a write are always searched: they contain names of
-functions, SQL texts and the user's code, which decide if all clusters compute the same.
+query a check of its bytes shows whether it may contain a relevant part (`_suspicious`); only then
+its expressions are searched. The expressions of a write are always searched: they contain names of
+functions, SQL texts and the user's code, which decide whether all clusters compute the same.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from haproc.failure import ErrorClass
 _EXPRESSION = protos.expressions.Expression.DESCRIPTOR.full_name
 _LITERAL = protos.expressions.Expression.Literal.DESCRIPTOR.full_name
 HIDING: Final = frozenset({"java_method", "reflect", "try_reflect"})
-"""Functions that run any code by its name."""
+"""Functions that run any code that their arguments name."""
 _EXTENSION: Final = bytes((0xBA, 0x3E))
-"""The first bytes of a field of number 999 that holds a message: an extension."""
+"""The bytes with which a message's field of number 999 begins: an extension."""
 _JVM_OBJECT: Final = bytes((0xAC, 0xED, 0x00, 0x05))
-"""The first bytes of a serialized object of the JVM: a function in Scala."""
+"""The bytes with which a serialized object of the JVM begins: a function in Scala."""
 _SUSPECT: Final = (
     *(b"reflect", b"java_method", b"identifier"),
     *(_EXTENSION, _JVM_OBJECT),
 )
-"""Bytes of every plan that runs hidden code, calls ``identifier`` or has an extension in it."""
+"""Bytes one of which is in every plan that runs hidden code, calls ``identifier`` or has an
+extension."""
 _SUBQUERY: Final = re.compile(rb"\([^\w(]*+(?:select|with|from|table|values|map|reduce)\b")
-"""A query in parentheses, with any spaces and comments between."""
+"""The beginning of a query in parentheses, with any spaces and comments before its first word."""
 _LETTERS: Final = (("ſ".encode(), b"s"), ("ı".encode(), b"i"))
-"""All letters outside of ASCII with an upper case in ASCII."""
+"""The two letters outside ASCII that become letters of ASCII in capitals."""
 COMPUTING: Final = members(
     """
     literal unresolved_attribute unresolved_star alias cast unresolved_regex sort_order
@@ -46,18 +47,18 @@ COMPUTING: Final = members(
     subquery_expression direct_shuffle_partition_id
     """
 )
-"""Expressions that only compute, from their parts."""
+"""Expressions that only compute something from the expressions inside them."""
 NUMBERS: Final = members(
     """
     boolean byte short integer long float double decimal binary date time timestamp timestamp_ntz
     calendar_interval year_month_interval day_time_interval
     """
 )
-"""Literals that are fully known by their kind."""
+"""Literals in which no other expression, text or code can be."""
 
 
 def check(message: Any, found: PlanFindings) -> None:
-    """Search the expressions of a query if any could do more than compute."""
+    """Search the expressions of a query, if any of them might do more than compute."""
     if _suspicious(message.SerializeToString()):
         take(message, found)
 
@@ -72,14 +73,14 @@ def _suspicious(data: bytes) -> bool:
 
 
 def take(message: Any, found: PlanFindings) -> None:
-    """Add functions, SQL texts and code from all expressions of a message."""
+    """Collect the functions, SQL texts and user's code in all expressions of a message."""
     for each in _below(message):
         if each.DESCRIPTOR.full_name == _EXPRESSION:
             _entered(each, found)
 
 
 def check_count(message: Any, most: int) -> None:
-    """Raise RefusedError for a plan with more than ``most`` steps and expressions."""
+    """Raise RefusedError if a plan has more than ``most`` steps and expressions."""
     count = sum(1 for _ in islice(_below(message, numbers=True), most + 1))
     if count > most:
         raise RefusedError(
@@ -92,7 +93,7 @@ def check_count(message: Any, most: int) -> None:
 def _below(message: Any, *, numbers: bool = False) -> Iterator[Any]:
     """Yield the message and all parts that may hold expressions or literals, in their order.
 
-    Numbers and similar literals are skipped unless ``numbers`` is set: a plan may have hundreds of
+    Numbers and similar literals are left out unless ``numbers`` is set: a plan may have hundreds of
     thousands.
     """
     stack = [message]
@@ -125,10 +126,10 @@ def _below(message: Any, *, numbers: bool = False) -> Iterator[Any]:
 
 @cache
 def _holding(kind: Any) -> tuple[tuple[str, bool, bool], ...] | str:
-    """Return a message's fields that may hold expressions or literals.
+    """Return the fields of messages of this class that may hold expressions or literals.
 
-    For each: the name, True for a map, True for a list. For an expression, which is one of many
-    kinds: the name of the choice between them.
+    For each: its name, True for a map, True for a list. For an expression, whose fields are a
+    choice of one, only the name of that choice.
     """
     if kind.DESCRIPTOR.full_name == _EXPRESSION:
         return "expr_type"
@@ -159,7 +160,7 @@ def _entered(expression: Any, found: PlanFindings) -> None:
 
 
 def called(message: Any, found: PlanFindings) -> None:
-    """Add the call of a function by its name."""
+    """Collect the called function's name; RefusedError if it runs code that its arguments name."""
     parts = parts_of(message.function_name) or (message.function_name,)
     name = parts[-1].lower()
     if name in HIDING:
@@ -168,6 +169,6 @@ def called(message: Any, found: PlanFindings) -> None:
 
 
 def check_code(function: Any) -> None:
-    """Raise RefusedError for a user's function that is not in Python."""
+    """Raise RefusedError if a user's function is not written in Python."""
     if function.WhichOneof("function") not in ("python_udf", "python_udtf"):
         raise parsing.refused_jvm_code(f"the function {function.function_name[:100]}")

@@ -1,4 +1,4 @@
-"""Plans as messages: parsed within bounds, the facts read from them, and the reasons to refuse."""
+"""Plans as messages: parsed within limits, what is read from them, errors to refuse them."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from haproc.failure import ErrorClass
 
 
 class Does(StrEnum):
-    """The effect of running a plan; decides its class."""
+    """What running a plan does; this decides the plan's class."""
 
     QUERIES = "queries"
-    """Its relations only read."""
+    """It only reads."""
     RUNS_SQL = "runs_sql"
-    """It is a SQL text: the text decides the effect."""
+    """It is a SQL text, so the text decides what it does."""
     CHANGES_SESSION = "changes_session"
-    """It changes only the state of the client's session, and can be repeated in another session."""
+    """It changes only the client's session, and can be repeated in another Spark session."""
     HOLDS = "holds"
-    """It makes or drops an object of this server's session: a checkpoint, a model."""
+    """It makes or drops an object that only this server's session has: a checkpoint, a model."""
     WRITES = "writes"
     """It changes the ring's tables or catalog."""
 
 
 class Mode(StrEnum):
-    """The way in which a plan writes its rows into its target."""
+    """How a plan writes its rows into its target."""
 
     SAVE_ERROR = "save_error"
-    """``saveAsTable``: makes the table; an error if it exists."""
+    """``saveAsTable``: create the table; an error if it exists."""
     SAVE_IGNORE = "save_ignore"
-    """``saveAsTable``: makes the table; nothing if it exists."""
+    """``saveAsTable``: create the table; do nothing if it exists."""
     SAVE_APPEND = "save_append"
-    """``saveAsTable``: appends; makes the table if it does not exist."""
+    """``saveAsTable``: append to the table; create it if it does not exist."""
     SAVE_OVERWRITE = "save_overwrite"
-    """``saveAsTable``: replaces the table's content; makes it if it does not exist."""
+    """``saveAsTable``: replace the table's content; create it if it does not exist."""
     INSERT = "insert"
-    """``insertInto``: appends by position."""
+    """``insertInto``: append; columns are matched by position."""
     INSERT_OVERWRITE = "insert_overwrite"
-    """``insertInto``: by position, over the table's rows or partitions."""
+    """``insertInto``: replace the table's rows or partitions; columns are matched by position."""
     CREATE = "create"
     REPLACE = "replace"
     CREATE_OR_REPLACE = "create_or_replace"
     APPEND = "append"
-    """``writeTo``: appends by name."""
+    """``writeTo``: append; columns are matched by name."""
     OVERWRITE = "overwrite"
-    """``writeTo``: over the rows for which a condition holds."""
+    """``writeTo``: replace the rows for which a condition holds."""
     OVERWRITE_PARTITIONS = "overwrite_partitions"
 
 
 @dataclass(frozen=True, slots=True)
 class SqlPart:
-    """A SQL text in a plan, and the protocol buffers that are its arguments.
+    """A SQL text in a plan, and its arguments as protocol buffers.
 
     ``positional`` and ``named`` hold messages ``Expression`` or ``Expression.Literal``.
     """
@@ -71,13 +71,13 @@ class SqlPart:
 
 @dataclass(frozen=True, slots=True)
 class PlanReading:
-    """The facts that a plan contains; names are as in the plan, not yet completed.
+    """What a plan reads and does; names are as in the plan, and not completed yet.
 
-    - ``target``: the written object, or the session's changed object;
+    - ``target``: the object that is written, or the object of the session that is changed;
     - ``sqls``: the SQL texts that are relations (each must be a query);
     - ``names``: the tables and views that are read;
     - ``paths``: the files that are read or written;
-    - ``blobs``: the hashes of the session's cached artifacts;
+    - ``blobs``: the hashes of the session's cached artifacts that it uses;
     - ``handles``: the ids of objects that only one server's session has.
     """
 
@@ -86,11 +86,11 @@ class PlanReading:
     target: tuple[str, ...] = ()
     mode: Mode | None = None
     kind_if_there: Kind | None = None
-    """The kind if the target exists already, if that makes a difference."""
+    """The kind if the target exists already; None if that makes no difference."""
     evolves: bool = False
-    """True if the write may change its target's columns."""
+    """True if the write may change the columns of its target."""
     sql: SqlPart | None = None
-    """The text of RUNS_SQL."""
+    """The SQL text, if the plan is one (RUNS_SQL)."""
     sqls: tuple[SqlPart, ...] = ()
     names: frozenset[tuple[str, ...]] = frozenset()
     paths: frozenset[str] = frozenset()
@@ -99,20 +99,21 @@ class PlanReading:
     user_code: bool = False
     """True if it contains the user's own functions, table functions or the like."""
     expressions: tuple[str, ...] = ()
-    """SQL texts of single expressions; empty if nothing in them could matter."""
+    """The SQL texts that are single expressions; empty if nothing in them could matter."""
     functions: frozenset[str] = frozenset()
-    """Names of the functions that it calls, in lower case; only of writes."""
+    """The names of the functions that a write calls, in lower case; for a query they may be
+    missing."""
     names_known: bool = True
-    """False: it reads unknown tables."""
+    """False if it reads tables that are not in ``names``."""
     relations: frozenset[str] = frozenset()
-    """The kinds of relations in it, as the protocol calls them."""
+    """The kinds of relations in it, by their names in the protocol."""
     options: frozenset[str] = frozenset()
-    """The options, in lower case, under which tables and files are read."""
+    """The options with which tables and files are read, in lower case."""
 
 
 @dataclass(slots=True)
 class PlanFindings:
-    """Collects the facts of one plan's parts."""
+    """Collects what the parts of one plan read and do."""
 
     sqls: list[SqlPart] = field(default_factory=list)
     names: set[tuple[str, ...]] = field(default_factory=set)
@@ -129,7 +130,7 @@ class PlanFindings:
     columns: int = 0
 
     def reading(self, does: Does, kind: Kind, **more: Any) -> PlanReading:
-        """Return all collected facts as the reading of a plan."""
+        """Return all that was collected, as the reading of a plan."""
         return PlanReading(
             does,
             kind,
@@ -152,13 +153,13 @@ class PlanFindings:
 
 
 def members(text: str) -> frozenset[str]:
-    """Return the names in a text; each is a field in one of Spark Connect's choices."""
+    """Return the words in a text; each is the name of a field in a choice of Spark Connect's."""
     return frozenset(text.split())
 
 
 @cache
 def may_hold(descriptor: Any, *names: str) -> bool:
-    """True if a message of this kind is one of the named kinds, or may contain one at any depth."""
+    """True if a message of this type is of a type in ``names``, or may contain one at any depth."""
     seen, stack = set(), [descriptor]
     while stack:
         kind = stack.pop()
@@ -174,7 +175,7 @@ def may_hold(descriptor: Any, *names: str) -> bool:
 
 
 def refused_unknown(what: str) -> RefusedError:
-    """Return the error of a plan with a part that HAProc does not know."""
+    """Return the error for a plan with a part that HAProc does not know."""
     return RefusedError(
         ErrorClass.PLAN_UNKNOWN,
         f"the plan holds {what}, which HAProc does not know: its effect is unknown",
@@ -183,7 +184,7 @@ def refused_unknown(what: str) -> RefusedError:
 
 
 def refused_stream(what: str) -> RefusedError:
-    """Return the error of a plan or command about streams."""
+    """Return the error for a plan or command about streams."""
     return RefusedError(
         ErrorClass.STREAMING,
         f"{what}: a stream runs on one cluster's server, beside the order of writes",
@@ -193,7 +194,7 @@ def refused_stream(what: str) -> RefusedError:
 
 
 def refused_nesting(what: str) -> RefusedError:
-    """Return the error of a part with an effect at a place where only queries may be."""
+    """Return the error for a part that does more than read, at a place where it must only read."""
     return RefusedError(
         ErrorClass.NESTED_WRITE,
         f"{what} stands inside another plan, where only what reads may stand",
@@ -202,7 +203,7 @@ def refused_nesting(what: str) -> RefusedError:
 
 
 def refused_files(what: str) -> RefusedError:
-    """Return the error of a write to files."""
+    """Return the error for a write to files."""
     return RefusedError(
         ErrorClass.PATH,
         f"{what}: files belong to no table of the ring, so HAProc could not find out "
@@ -212,7 +213,7 @@ def refused_files(what: str) -> RefusedError:
 
 
 def refused_source(name: str, use: str) -> RefusedError:
-    """Return the error of a data source that is not one of files."""
+    """Return the error for a data source that is not one of files."""
     return RefusedError(
         ErrorClass.SOURCE,
         f"HAProc doesn't know what {use} {name[:80]!r} reads or writes",
@@ -222,7 +223,7 @@ def refused_source(name: str, use: str) -> RefusedError:
 
 
 def refused_jvm_code(what: str) -> RefusedError:
-    """Return the error of code in the JVM."""
+    """Return the error for user's code that runs in the JVM."""
     return RefusedError(
         ErrorClass.JVM_CODE,
         f"{what} runs code in Spark's own process that HAProc cannot look into",
@@ -231,7 +232,7 @@ def refused_jvm_code(what: str) -> RefusedError:
 
 
 def refused_name(text: str, use: str) -> RefusedError:
-    """Return the error of a text that is no name; ``use``: the name's purpose."""
+    """Return the error for a text that is no name; ``use``: what the name is used for."""
     return RefusedError(
         ErrorClass.TABLE_NAME,
         f"{text[:100]!r}, which {use}, is not a name",
@@ -240,7 +241,7 @@ def refused_name(text: str, use: str) -> RefusedError:
 
 
 def refused_hiding(function: str) -> RefusedError:
-    """Return the error of a function that runs code named by its arguments."""
+    """Return the error for a function that runs code which its arguments name."""
     return RefusedError(
         ErrorClass.UNCLASSIFIED,
         f"{function}() runs arbitrary code",
@@ -249,7 +250,7 @@ def refused_hiding(function: str) -> RefusedError:
 
 
 def name_in(text: str, use: str) -> tuple[str, ...]:
-    """Return the parts of a table's name; RefusedError, with its use, if the text is none."""
+    """Return the parts of a table's name; RefusedError (with ``use``) if the text is no name."""
     parts = parts_of(text)
     if parts is None:
         raise refused_name(text, use)
@@ -265,15 +266,16 @@ def name_in(text: str, use: str) -> tuple[str, ...]:
 
 
 DEPTH_MAX = 400
-"""The most nested messages: 198 steps of a DataFrame or calls of functions, two for each."""
+"""The most levels of nested messages: 198 steps of a DataFrame or calls of functions, with two
+levels each."""
 OPENED_BYTES_MAX = 128 << 20
-"""The largest size of a decompressed plan: as large as any message that comes."""
+"""The most bytes of a decompressed plan: as many as any message may have."""
 
 _Compressed = protos.base.Plan.CompressedOperation
 
 
 def parse(kind: Any, data: bytes) -> Any:
-    """Return the message of class ``kind`` in ``data``; RefusedError if it can't be read wholly."""
+    """Return the message of class ``kind`` in ``data``; RefusedError if a part of it is unknown."""
     message = _parsed(kind, data)
     message.DiscardUnknownFields()
     if message.ByteSize() != len(data):
@@ -282,7 +284,7 @@ def parse(kind: Any, data: bytes) -> Any:
 
 
 def opened(plan: Any) -> Any:
-    """Return the plan, decompressed if its client compressed it."""
+    """Return a plan; decompressed if it is compressed. Raises RefusedError."""
     if plan.WhichOneof("op_type") != "compressed_operation":
         return plan
     packed = plan.compressed_operation
@@ -309,7 +311,10 @@ def _parsed(kind: Any, data: bytes) -> Any:
 
 
 def _check_known(kind: Any, data: bytes, known: Any) -> None:
-    """Raise RefusedError unless sizes differ only by another encoding of the same fields."""
+    """Raise RefusedError if ``data`` has fields that this version does not know.
+
+    ``known``: the message without such fields. Sizes may differ by another encoding of its fields.
+    """
     if _parsed(kind, data).ByteSize() != known.ByteSize():
         raise refused_unknown("a field of a newer version of Spark Connect")
 

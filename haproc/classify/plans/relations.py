@@ -1,4 +1,4 @@
-"""The relations of a plan, and those of ``pyspark.ml`` models: the objects that each reads."""
+"""The relations of a plan, and what each reads; also the relations of ``pyspark.ml`` models."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _RUNS_SQL: Final = "SQLTransformer"
 
 
 def read_relation(message: Any, found: PlanFindings) -> None:
-    """Add the objects that a model's relation reads; `walk` adds those of the rows below it."""
+    """Collect what a model's relation uses; `walk` collects the same of the relations below it."""
     kind = message.WhichOneof("ml_type")
     if kind == "transform":
         _take_operator(message.transform, found)
@@ -58,7 +58,7 @@ def _take_operator(message: Any, found: PlanFindings) -> None:
 
 
 def _check_operator(operator: Any) -> None:
-    """Raise RefusedError for an operator that is not Spark's, or runs a SQL text."""
+    """Raise RefusedError if a ``pyspark.ml`` operator is not Spark's own, or runs a SQL text."""
     if not operator.name.startswith(_OWN):
         raise parsing.refused_jvm_code(f"the operator {operator.name[:100]!r}")
     if operator.name.endswith(_RUNS_SQL):
@@ -70,7 +70,7 @@ def _check_operator(operator: Any) -> None:
 
 
 def read_command(message: Any, found: PlanFindings) -> PlanReading:
-    """Return the reading of a ``pyspark.ml`` command; ``found``: the findings in its inputs."""
+    """Read a ``pyspark.ml`` command; ``found``: what was collected from its inputs."""
     kind = message.WhichOneof("command")
     if kind in FILES:
         raise RefusedError(
@@ -110,27 +110,28 @@ READING: Final = members(
     deduplicate
     """
 )
-"""Relations that only compute, from those below them."""
+"""Relations that only compute something from the relations below them."""
 COLUMNS: Final = {
     "project": "expressions",
     "with_columns": "aliases",
     "aggregate": "aggregate_expressions",
 }
-"""Relations that compute columns, and the fields that list these."""
+"""Relations that compute columns, and for each the field that lists the columns."""
 USER_CODE: Final = members(
     """
     map_partitions group_map co_group_map apply_in_pandas_with_state
     common_inline_user_defined_table_function
     """
 )
-"""Relations that run the user's Python functions on their rows."""
+"""Relations that run the user's Python functions on rows."""
 READING_FUNCTIONS: Final = frozenset(
     ["cloud_files", "read_files", "read_statestore", "table_changes", "table_changes_by_path"]
 )
-"""Table functions with a table's name or a path as first argument."""
+"""Table functions whose first argument is a table's name or a path."""
 _TABLE_FUNCTIONS: Final = frozenset({"common_inline_user_defined_table_function"})
 COMPUTED_RANGE: Final = "range of computed values"
-"""A name of HAProc's own among a plan's relations; all others are the protocol's."""
+"""Stands among a plan's relations for a range with computed limits; all other names there are the
+protocol's."""
 REFUSED: Final = {
     "common_inline_user_defined_data_source": lambda: parsing.refused_source(
         "of your own", "a data source"
@@ -140,7 +141,7 @@ REFUSED: Final = {
 
 
 def walk(root: Any, found: PlanFindings) -> None:
-    """Add the objects that a relation and all below it read; RefusedError if any may do more."""
+    """Collect what a relation and all relations below it read; RefusedError if any does more."""
     stack = [root]
     while stack:
         message = stack.pop()
@@ -154,7 +155,7 @@ def walk(root: Any, found: PlanFindings) -> None:
 
 
 def _entered(relation: Any, found: PlanFindings) -> Any:
-    """Add the facts of this relation itself, and return its message."""
+    """Collect what this relation itself reads; return the message inside it."""
     kind = relation.WhichOneof("rel_type")
     if kind is None:
         raise parsing.refused_unknown("a relation that is empty, or of a kind that is new")
@@ -187,7 +188,7 @@ def _count_columns(count: int, found: PlanFindings) -> None:
 
 
 def inside(message: Any) -> Iterator[Any]:
-    """Yield the messages in this one that are relations or may hold any."""
+    """Yield the messages in this one that are relations, or may contain relations."""
     for name, repeated in bearing(message.DESCRIPTOR):
         if repeated:
             yield from getattr(message, name)
@@ -196,7 +197,7 @@ def inside(message: Any) -> Iterator[Any]:
 
 
 def has_sql(relation: Any) -> bool:
-    """True if the relation is a SQL text, alone or with the DataFrames that it reads."""
+    """True if the relation is a SQL text, perhaps with DataFrames that the text reads."""
     kind = relation.WhichOneof("rel_type")
     if kind == "with_relations":
         kind = relation.with_relations.root.WhichOneof("rel_type")
@@ -204,7 +205,7 @@ def has_sql(relation: Any) -> bool:
 
 
 def sql_of(relation: Any) -> SqlPart:
-    """Return the text of a relation that `has_sql`; its references are read separately."""
+    """Return the SQL text of a relation for which `has_sql` is True, without its DataFrames."""
     inner = relation.with_relations.root if relation.HasField("with_relations") else relation
     message = inner.sql
     return SqlPart(
@@ -216,7 +217,7 @@ def sql_of(relation: Any) -> SqlPart:
 
 @cache
 def bearing(descriptor: Any) -> tuple[tuple[str, bool], ...]:
-    """Return the fields that may hold relations at any depth, each with True if it repeats."""
+    """Return a message type's fields that may hold relations, at any depth; True for a list."""
     return tuple(
         (each.name, each.is_repeated)
         for each in descriptor.fields
@@ -250,7 +251,7 @@ def _data_source(message: Any, found: PlanFindings) -> None:
 
 
 def _take_options(options: Any, found: PlanFindings) -> None:
-    """Add the names of options, and the values of those that name a place."""
+    """Collect the names of options, and the values of those options that are paths."""
     for key in options:
         check_read_option(key)
     found.options.update(map(str.lower, options))
@@ -300,4 +301,4 @@ NAMED: Final[dict[str, Callable[[Any, PlanFindings], None]]] = {
     "chunked_cached_local_relation": _chunked,
     "extension": delta.read_nested,
 }
-"""Relations that name the objects that they read."""
+"""The functions that read the relations which name what they read, by the relations' names."""

@@ -1,4 +1,4 @@
-"""Clients' questions apart from statements: about this HAProc, and about a statement's class."""
+"""Clients' requests apart from statements: about this HAProc, and how a statement is classified."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIELDS: Final = ("statement", "catalog", "schema", "session_id", "tree")
 
 
 class ClassifyDoor:
-    """The handler of statements to classify."""
+    """The handler of requests to classify a statement without running it."""
 
     def __init__(
         self, config: Config, service: Service, request_admission: RequestAdmission
@@ -34,11 +34,11 @@ class ClassifyDoor:
         self._request_admission = request_admission
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         return [web.post(PATH, self.classify)]
 
     async def classify(self, request: web.Request) -> web.Response:
-        """Return a statement's classification, or its refusal."""
+        """Return the kind and class of a statement, or why it would be refused."""
         check_json(request)
         limits = self._config.limits
         given = reading.parse_object(await read_body(request, limits.statement_body_bytes_max))
@@ -70,14 +70,17 @@ WAREHOUSES = "/api/2.0/sql/warehouses"
 
 
 class AboutDoor:
-    """The handlers of the first questions of other products' clients."""
+    """The handlers of the first requests that clients of Livy and Databricks send."""
 
     def __init__(self, config: Config, status: StatusSource) -> None:
         self._ring = config.ring
         self._status = status
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes. Airflow's test of a Livy connection posts to the root."""
+        """Return these handlers' HTTP methods and paths, for aiohttp.
+
+        Airflow tests a Livy connection with a POST to the root.
+        """
         return [
             web.get("/", self.root, allow_head=False),
             web.post("/", self.root),
@@ -87,21 +90,21 @@ class AboutDoor:
         ]
 
     async def root(self, request: web.Request) -> web.Response:
-        """Return this product's name."""
+        """Return the name of this product."""
         about = {"service": "haproc", "version": __version__, "ring": self._ring}
         return json_response({**about, "interface": "/openapi.json"})
 
     async def version(self, request: web.Request) -> web.Response:
-        """Return this product's version."""
+        """Return the version of this product."""
         return json_response({"version": __version__})
 
     async def me(self, request: web.Request) -> web.Response:
-        """Return the token's user."""
+        """Return the name of the user that the token belongs to."""
         user = request[USER]
         return json_response({"id": user, "userName": user, "displayName": user, "active": True})
 
     async def warehouses(self, request: web.Request) -> web.Response:
-        """Return the ring as a warehouse."""
+        """Return the list of warehouses in Databricks' form: the ring is the only one."""
         state = "RUNNING" if self._status.readiness().serving else "STARTING"
         ring = {"id": self._ring, "name": self._ring, "state": state}
         return json_response({"warehouses": [ring]})

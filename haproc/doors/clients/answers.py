@@ -1,4 +1,4 @@
-"""Statements as JSON, and results as the body of an answer, sent while the cluster makes them."""
+"""Statements as JSON, and results as bodies that are sent while the cluster computes them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from haproc.statements.store import Kept, arrow_stream
 
 RESULTS_PATH = "/api/ha/results"
 LINK_SECRET = "link_secret"
-"""The part of a link's path that gives access, until the result is gone."""
+"""The part of a result link's path that gives access without a token, until the result is gone."""
 
 
 class Answers:
-    """Writes the answers of one application."""
+    """Makes the JSON answers about statements, for one web application."""
 
     def __init__(self, registry: Registry, cluster: str) -> None:
         self._registry = registry
@@ -45,10 +45,10 @@ class Answers:
     async def statement(
         self, execution: Execution, origin: str, stands: Mapping[str, Json] | None = None
     ) -> bytes:
-        """Return a statement's answer; raises RequestError if the answer is an error.
+        """Return the answer about a statement as JSON; RequestError if the answer is an error.
 
-        ``origin``: this HAProc's URL as the client wrote it, for links. ``stands``: the known facts
-        about a write in the ring, for its ``ha`` block.
+        ``origin``: this HAProc's URL as the client wrote it, for links. ``stands``: further facts
+        about a write, for the answer's ``ha`` block.
         """
         error = execution.error
         if error is not None and error.kind is not FailureKind.APPLICATION:
@@ -72,7 +72,7 @@ class Answers:
         return _dumps(body)[:-1] + b',"result":' + result + b"}"
 
     async def chunk(self, execution: Execution, index: int, origin: str) -> bytes:
-        """Return the result object of one chunk; raises RequestError."""
+        """Return the ``result`` object with one chunk of a result; raises RequestError."""
         error = execution.error
         if error is not None:
             raise copy.copy(error)
@@ -87,7 +87,7 @@ class Answers:
         return await self._inline(execution, index)
 
     async def data(self, execution: Execution, index: int) -> bytes:
-        """Return a chunk's bytes, for a link; raises RequestError."""
+        """Return the bytes of the chunk that a result link is for; raises RequestError."""
         if not 0 <= index < len(execution.kept.chunks):
             raise refused(ErrorClass.STATEMENT_UNKNOWN, "this link is not valid")
         data = await self._registry.store.read_stored_chunk(execution.kept, index)
@@ -148,7 +148,7 @@ def _dumps(body: dict[str, Json]) -> bytes:
 
 
 def ha_block(report: HaReport, affected_rows: int | None) -> dict[str, Json]:
-    """Return the ``ha`` block of an answer."""
+    """Return the ``ha`` block of an answer: what HAProc adds to Databricks' form."""
     cache = report.cache
     return {
         "cluster": report.cluster,
@@ -175,19 +175,20 @@ def _cache_block(cache: CacheReport) -> dict[str, Json]:
 _LOG = logging.getLogger(__name__)
 
 _OUTCOMES_CHARACTERS_MAX: Final = 1000
-"""The characters of all outcomes; each takes at most six bytes, as JSON in ASCII."""
+"""The most characters of all clusters' outcomes in a header; as JSON in ASCII, each takes at most
+six bytes."""
 STALL_S: Final = 60.0
-"""A client that takes nothing for this time is cut off: it blocks the cluster's result."""
+"""A client that accepts no bytes for this time is cut off, since the cluster waits for it."""
 
 
 class StreamedAnswers:
-    """Answers statements with streams."""
+    """Answers statements with streams of rows (Arrow), instead of JSON."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
     async def answer(self, request: web.Request, wanted: StatementRequest) -> web.StreamResponse:
-        """Run the statement and stream its result; raises RequestError before the first byte."""
+        """Run the statement and stream its result; RequestError only before the first byte."""
         assert wanted.delivery is not None
         async with self._registry.stream(wanted.request) as (execution, answer):
             pieces = arrow_stream(answer.result, wanted.delivery)
@@ -238,7 +239,7 @@ class StreamedAnswers:
             await response.write(data)
 
     def _break_off(self, request: web.Request, execution: Execution, error: Exception) -> None:
-        """End the connection without the body's end."""
+        """End the connection inside the body, so the client sees that rows are missing."""
         if isinstance(error, TimeoutError):
             _LOG.warning("statement %s: the client took nothing for a while", execution.id)
         elif not isinstance(error, ConnectionError):
@@ -257,7 +258,7 @@ def _headers(answer: Answer) -> dict[str, str]:
 
 
 def _short(report: dict[str, Json]) -> dict[str, Json]:
-    """Cut the outcomes' texts, so the header is below the limit of HTTP clients (8 KiB)."""
+    """Cut the outcomes' texts, so the header stays below the limit of HTTP clients (8 KiB)."""
     outcomes = report["outcomes"]
     assert isinstance(outcomes, dict)
     share = _OUTCOMES_CHARACTERS_MAX // max(1, len(outcomes))

@@ -1,4 +1,4 @@
-"""The archive's doors, for its user alone: applied operations, and verifications."""
+"""The doors for the archive's user only: the operations to archive, and verifications."""
 
 from __future__ import annotations
 
@@ -28,19 +28,22 @@ OPERATIONS_PATH: Final = "/api/ha/operations"
 
 
 class ArchiveService(Protocol):
-    """The log as the archive sees it; methods raise RequestError."""
+    """What the archive needs of the log; methods raise RequestError."""
 
     async def page(self, start: int, rows_max: int) -> Page:
-        """Return the operations from an offset on that every cluster has applied, as a page."""
+        """Return a page of at most ``rows_max`` operations from the offset ``start`` on.
+
+        It has only operations that every cluster has applied.
+        """
         ...
 
     async def archived(self, below: int) -> None:
-        """Note that all operations below an offset are archived."""
+        """Note that all operations below the offset ``below`` are in the archive."""
         ...
 
 
 def keep(app: web.Application, config: Config, service: ArchiveService) -> None:
-    """Add the door of applied operations to the clients' application."""
+    """Add the routes by which the archive reads operations to the client door's application."""
 
     async def operations(request: web.Request) -> web.Response:
         check_user(config, request)
@@ -75,7 +78,7 @@ def keep(app: web.Application, config: Config, service: ArchiveService) -> None:
 
 
 def check_user(config: Config, request: web.Request) -> None:
-    """Refuse all users except the archive's; raises RequestError."""
+    """Raise RequestError for every user except the archive's."""
     if config.archive.user is None or request[USER] != config.archive.user:
         raise refused(
             ErrorClass.FORBIDDEN,
@@ -93,7 +96,7 @@ VERIFY_PATH: Final = "/api/ha/verify"
 
 
 def attest(app: web.Application, config: Config, service: OperatorService) -> None:
-    """Add the door of verifications to the clients' application."""
+    """Add to the client door's application the routes for the archive's user to verify tables."""
 
     async def verify(request: web.Request) -> web.Response:
         check_user(config, request)

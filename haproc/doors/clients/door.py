@@ -1,4 +1,4 @@
-"""The clients' door: open while the state of the cluster allows it."""
+"""Opens and closes the door for clients, by the state of the HAProc."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ logger = logging.getLogger(__name__)
 
 
 class Door(Protocol):
-    """A listener."""
+    """A listener that can be opened and closed."""
 
     @property
     def url(self) -> str:
-        """The address for clients."""
+        """The address to which clients connect."""
         ...
 
     @property
     def is_open(self) -> bool:
-        """True if connections are accepted."""
+        """True if the listener accepts connections."""
         ...
 
     async def open(self) -> None:
@@ -36,12 +36,12 @@ class Door(Protocol):
 
 
 class ClientDoor:
-    """Opens and closes the listener according to the state.
+    """Opens and closes the listener for clients, by the state of the HAProc.
 
     While it is closed, clients are refused at once, and go to another HAProc. Another process may
     take the port meanwhile. Then this HAProc still applies the log, and opens the door once the
-    port is free: ``look`` is called after ``retry_s``, and makes the caller `follow` the state
-    again. ``open_in``: the states in which the door is open.
+    port is free: ``look`` is called after ``retry_s``, and makes the caller call `follow` again.
+    ``open_in``: the states in which the door is open.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ClientDoor:
         self._was_open = False
 
     async def follow(self, state: State) -> None:
-        """Open or close the door; raises OSError if it cannot be opened the first time."""
+        """Open or close the door for this state; OSError if the very first opening fails."""
         if state not in self._open_in:
             if self._door.is_open:
                 await self._door.close()

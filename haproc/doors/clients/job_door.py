@@ -1,4 +1,4 @@
-"""The jobs doors: Livy's batches, for a user's own jobs, and all users' jobs, for operators."""
+"""The doors for jobs: in Livy's form for users with their own jobs; for operators with all jobs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from haproc.jobs.service import PAGE_DEFAULT, PAGE_MAX, JobService
 
 BATCHES: Final = "/batches"
 SESSIONS: Final = "/sessions"
-"""Livy's interactive sessions, which HAProc does not have."""
+"""The path of Livy's interactive sessions, which HAProc does not have."""
 BODY_BYTES_MAX: Final = 4 << 20
-"""The limit of a request without its files, including inline code."""
+"""The most bytes of a request without its files; inline code counts."""
 PARTS_MAX: Final = 1000
 _ROLES: Final = {"file": FileRole.PROGRAM, "pyFiles": FileRole.MODULE, "files": FileRole.DATA}
 REQUEST_PART: Final = "request"
@@ -37,10 +37,10 @@ IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 
 
 class ListedJobs:
-    """The handlers that show and end jobs.
+    """The handlers that show and stop jobs.
 
-    - ``owner`` returns the user whose jobs a request may reach; None stands for all users;
-    - ``off_hint``: the hint to a client of a ring without jobs.
+    - ``owner`` returns the user whose jobs a request may see and stop; None: all users' jobs;
+    - ``off_hint``: the hint in the error if jobs are switched off in this ring.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ListedJobs:
         self._off_hint = off_hint
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         one = self._path + "/{batch_id}"
         return [
             web.get(self._path, self.listed, allow_head=False),
@@ -72,21 +72,21 @@ class ListedJobs:
         return self._service
 
     async def listed(self, request: web.Request) -> web.Response:
-        """Return a page of the jobs."""
+        """Return a page of the list of jobs."""
         jobs, (start, size) = self._jobs, page_of(request)
         return json_response(await jobs.listed(self._owner(request), start or 0, size))
 
     async def shown(self, request: web.Request) -> web.Response:
-        """Return one job."""
+        """Return what is known of one job."""
         return json_response(await self._jobs.shown(self._owner(request), batch_id(request)))
 
     async def log(self, request: web.Request) -> web.Response:
-        """Return lines of a job's log."""
+        """Return lines of the text that a job has written (its log)."""
         jobs, (start, size) = self._jobs, page_of(request)
         return json_response(await jobs.log(self._owner(request), batch_id(request), start, size))
 
     async def kill(self, request: web.Request) -> web.Response:
-        """End a job."""
+        """Stop a job."""
         await self._jobs.kill(self._owner(request), batch_id(request))
         return json_response({"msg": "deleted"})
 
@@ -101,7 +101,7 @@ class JobDoor(ListedJobs):
         self._refuses = config.jobs.unknown_fields is UnknownFields.REFUSE
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         state = BATCHES + "/{batch_id}/state"
         return [
             *super().routes(),
@@ -110,7 +110,7 @@ class JobDoor(ListedJobs):
         ]
 
     async def submit(self, request: web.Request) -> web.Response:
-        """Submit a job."""
+        """Submit a job: a program that the ring runs for the user."""
         jobs = self._jobs
         uploads: list[Upload] = []
         if request.content_type == "multipart/form-data":
@@ -140,7 +140,7 @@ class JobDoor(ListedJobs):
         return response
 
     async def _parts(self, request: web.Request) -> tuple[Mapping[str, Any], list[Upload]]:
-        """Read a form: the part ``request`` as JSON, and files."""
+        """Read a multipart form: its part ``request`` (JSON), and the files in it."""
         body: Mapping[str, Any] = {}
         uploads: list[Upload] = []
         left = self._files_bytes_max
@@ -176,17 +176,17 @@ class JobDoor(ListedJobs):
         return body, uploads
 
     async def state(self, request: web.Request) -> web.Response:
-        """Return one job's state."""
+        """Return one job's state, without its other fields."""
         return json_response(await self._jobs.state(request[USER], batch_id(request)))
 
 
 def is_livys(path: str) -> bool:
-    """True for a path of Livy's clients: errors there also have Livy's ``msg``."""
+    """True if Livy's clients use this path; then errors also have Livy's field ``msg``."""
     return path.startswith(BATCHES) or is_interactive(path)
 
 
 def is_interactive(path: str) -> bool:
-    """True for a path of Livy's interactive sessions."""
+    """True if the path is one of Livy's interactive sessions."""
     return path == SESSIONS or path.startswith(f"{SESSIONS}/")
 
 
@@ -201,12 +201,12 @@ def no_sessions() -> RequestError:
 
 
 def batch_id(request: web.Request) -> int:
-    """Return the id in a request's path."""
+    """Return the job's id in a request's path."""
     return reading.whole_number(request.match_info["batch_id"], "the batch's id", 16)
 
 
 def page_of(request: web.Request) -> tuple[int | None, int]:
-    """Return the beginning of a page (None: not given, or -1), and its largest length."""
+    """Return where a page begins (None: not given, or -1), and how many entries it may have."""
     reading.no_unknown(request.query, ("from", "size"))
     start = request.query.get("from")
     size = reading.whole_number(request.query.get("size", str(PAGE_DEFAULT)), "size")

@@ -1,4 +1,4 @@
-"""The rows door: a body of rows becomes one operation that appends them to a table."""
+"""The door for rows: the rows in a body become one operation that appends them to a table."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ _TAKES: Final[dict[str, Collection[FormKind]]] = {
     "first_line": _TEXTS,
 }
 UNPACKED_MAX: Final = 16
-"""The most bytes in memory for each byte of a body. Chosen: at worst, a comma of CSV stands for a
-number of 8 bytes, which is in memory twice."""
+"""The most bytes that one byte of a body may need in memory. Chosen: at worst, a comma of CSV
+stands for a number of 8 bytes, which is in memory twice."""
 LINE_DIGITS_MAX: Final = 18
 _MAY_BE_EMPTY: Final = frozenset({"null"})
 
 
 class RowsDoor:
-    """The handler of rows for a table."""
+    """The handler of requests that append rows to a table."""
 
     def __init__(self, config: Config, registry: Registry, spools: Spools) -> None:
         self._config = config
@@ -68,11 +68,11 @@ class RowsDoor:
         self._registry = registry
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the route."""
+        """Return this handler's HTTP method and path, for aiohttp."""
         return [web.post("/api/ha/tables/{table}/rows", self.append)]
 
     async def append(self, request: web.Request) -> web.Response:
-        """Append the body's rows to the table; answers once this cluster has them."""
+        """Append the body's rows to the table; answer once this cluster has applied them."""
         wanted = await self._read(request)
         execution = await self._registry.submit(StatementRequest(wanted), request[HELD])
         await self._registry.wait(execution, None)
@@ -86,7 +86,10 @@ class RowsDoor:
         )
 
     async def _read(self, request: web.Request) -> Request:
-        """Return the request. Rows that do not fit the table are found when they are applied."""
+        """Read a request.
+
+        If its rows do not fit the table, that shows only when they are applied.
+        """
         given = with_headers(_query(request), request.headers)
         form = _form(request, given)
         own_id = reading.identifier(given, "request_id")
@@ -120,10 +123,11 @@ class RowsDoor:
         )
 
     async def _body(self, request: web.Request, form: Form) -> tuple[bytes | SpooledBody, str]:
-        """Return the rows and their digest; the rows are on disk unless they are few, and Arrow.
+        """Read the body; return the rows, and their digest.
 
-        A request lives until its rows are applied, and many wait at once. Rows in another format
-        may be many times as long after reading.
+        The rows are written to disk, unless they are few and in Arrow's format: a request lives
+        until its rows are applied, and many requests wait at once. Rows in another format may need
+        many times their size when they are read.
         """
         length, bytes_max = request.content_length, self._config.limits.operation_bytes_max
         arrow = form.kind is FormKind.ARROW
@@ -149,7 +153,7 @@ class RowsDoor:
     async def _spooled(
         self, request: web.Request, form: Form, data: bytes
     ) -> tuple[SpooledBody, str]:
-        """Write a short body to disk that is long after unpacking."""
+        """Write a body to disk that is short, but too long for one record when it is unpacked."""
         body = await self._spools.begin(request[USER], len(data), form)
         request[HELD].keep(body.release)
         await body.append_bytes(data)

@@ -1,4 +1,4 @@
-"""The sessions door: a client opens and closes its session."""
+"""The door for sessions: a client opens and closes its session."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from haproc.route.offload import Texts
 from haproc.statements.request_admission import RequestAdmission
 
 STATEMENTS_MAX = 10_000
-"""A client with more never closes its session; chosen, not measured."""
+"""The most statements that open a session. A client with more never closes its session; chosen, not
+measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The content of a new session.
+    """The statements that give a new session its content.
 
-    ``afresh``: it replaces the session's content. A client that keeps its session's journal itself
-    sends this to each HAProc that it uses.
+    ``afresh``: True if they replace what the session has. A client that keeps its session's journal
+    itself sends this to each HAProc that it uses.
     """
 
     statements: Sequence[str] = ()
@@ -34,7 +35,7 @@ class Opening:
 
 
 class SessionDoor:
-    """The handlers of sessions."""
+    """The handlers that open and close sessions."""
 
     def __init__(
         self,
@@ -51,12 +52,12 @@ class SessionDoor:
         self._request_admission = request_admission
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         path = "/api/ha/sessions/{session_id}"
         return [web.put(path, self.open), web.delete(path, self.close)]
 
     async def open(self, request: web.Request) -> web.Response:
-        """Open the session, whichever HAProc had it."""
+        """Open the session; if another HAProc owned it, this one adopts it."""
         session_id = reading.check_identifier(request.match_info["session_id"], "the session's id")
         check_json(request)
         body = await read_body(request, self._config.limits.statement_body_bytes_max)
@@ -72,14 +73,14 @@ class SessionDoor:
         return json_response({**opened, "cluster": self._cluster})
 
     async def close(self, request: web.Request) -> web.Response:
-        """Close the session; an unknown session counts as closed."""
+        """Close the session; no error if there is no such session."""
         session_id = reading.check_identifier(request.match_info["session_id"], "the session's id")
         await self._service.close_session(session_id, request[USER])
         return raw_json(b"{}")
 
 
 def read_opening(body: bytes) -> Opening:
-    """Return the content of a body; raises RequestError."""
+    """Read a body as the content of a new session; raises RequestError."""
     given = reading.parse_object(body) if body.strip() else {}
     reading.no_unknown(given, ("begin_with", "statements"))
     if "statements" in given and "begin_with" in given:

@@ -1,4 +1,4 @@
-"""The statements door: handlers of ``/api/2.0/sql/statements`` and of result links."""
+"""The door for statements: ``/api/2.0/sql/statements`` and the links to results."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ from haproc.statements.registry import Registry
 from haproc.statements.request import Format, OnWaitTimeout, StatementRequest
 
 RECALL_S: Final = 1.0
-"""The wait for a logged write's outcome, mostly known at once; chosen, not measured."""
+"""How long an answer waits for the outcome of a write that is in the log; mostly it is known at
+once. Chosen, not measured."""
 
 
 DEFAULT_CONCERN: Final = "default"
-"""The value of ``concern`` for the write concern of requests that name none."""
+"""The value of the query's ``concern`` that stands for the ring's default write concern."""
 
 
 class StatementDoor:
-    """The handlers of statements; one object for each web application of aiohttp."""
+    """The handlers of requests about statements; each web application of aiohttp has one object."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class StatementDoor:
         self._streams = StreamedAnswers(registry)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         one = STATEMENTS_PATH + "/{statement_id}"
         return [
             web.post(STATEMENTS_PATH, self.execute),
@@ -75,7 +76,7 @@ class StatementDoor:
         ]
 
     async def execute(self, request: web.Request) -> web.StreamResponse:
-        """Run a statement and answer with its result, its state, or a stream."""
+        """Run a statement; answer with its result, its state so far, or a stream of rows."""
         check_json(request)
         body = await read_body(request, self._config.limits.statement_body_bytes_max)
         wanted = await self._read(body, request)
@@ -90,7 +91,7 @@ class StatementDoor:
         return raw_json(await self._answers.statement(execution, _origin(request)))
 
     async def status(self, request: web.Request) -> web.Response:
-        """Answer with a statement's state and, once it has one, its result."""
+        """Answer with a statement's state and, if it has succeeded, its result."""
         concern = _concern(request)
         execution = self._find(request)
         if execution.recalled:
@@ -99,10 +100,11 @@ class StatementDoor:
         return raw_json(await self._answers.statement(execution, _origin(request), stands))
 
     async def _stands(self, execution: Execution, concern: WriteConcern | str) -> dict[str, Json]:
-        """Return what is known of a write in the ring, in addition to its outcome here.
+        """Return what more is known of a write, beyond its outcome on this cluster.
 
         After an application error: this cluster, the offset, and whether the error is final. After
-        a success: whether the write concern is met, if one is asked for. Otherwise nothing.
+        a success: whether the write concern is met, if the request asks for one. In all other cases
+        nothing.
         """
         error, report = execution.error, execution.report
         if error is not None:
@@ -119,19 +121,19 @@ class StatementDoor:
         return {"concern_met": await self._service.concern_met(report.offset, requested)}
 
     async def chunk(self, request: web.Request) -> web.Response:
-        """Answer with one chunk of a result."""
+        """Answer with one chunk of a statement's result, or a link to it."""
         index = _index(request)
         return raw_json(await self._answers.chunk(self._find(request), index, _origin(request)))
 
     async def cancel(self, request: web.Request) -> web.Response:
-        """Cancel a statement; answer with its fate."""
+        """Cancel a statement; answer with what became of it."""
         found = await self._registry.cancel(self._find(request))
         fields: dict[str, Json] = {"became": found.fate.value}
         fields |= {} if found.offset is None else {"log_offset": found.offset}
         return json_response(fields | ({"message": found.text} if found.text else {}))
 
     async def result(self, request: web.Request) -> web.Response:
-        """Answer with a chunk's bytes, found by its link."""
+        """Answer with a chunk's bytes; the secret in the link's path says of which result."""
         execution = self._registry.find_link(request.match_info[LINK_SECRET])
         data = await self._answers.data(execution, _index(request))
         assert execution.delivery is not None
@@ -168,7 +170,7 @@ def _index(request: web.Request) -> int:
 
 
 def _concern(request: web.Request) -> WriteConcern | str:
-    """Return the write concern that the request asks about; empty if none."""
+    """Return the write concern that a request asks about, or "default"; "": it asks for none."""
     text = request.query.get("concern", "")
     if text in ("", DEFAULT_CONCERN):
         return text

@@ -1,4 +1,4 @@
-"""The body of ``POST /api/2.0/sql/statements`` as a value, and the freshness of its answer."""
+"""Reads the body of ``POST /api/2.0/sql/statements``, and how fresh the answer must be."""
 
 from __future__ import annotations
 
@@ -36,13 +36,16 @@ FRESHNESS_HEADERS: Final = {
     "after_offset": "HAProc-After-Offset",
 }
 _SEEN_MAX: Final = 64
-"""The most clusters of a ring."""
+"""The most clusters that ``seen`` may name: a ring has no more."""
 
 
 def read_freshness(
     given: Mapping[str, Any], headers: Mapping[str, str], defaults: Reads
 ) -> Freshness:
-    """Return the freshness from fields and headers; raises RequestError."""
+    """Return how fresh the answer must be. Raises RequestError.
+
+    If both a field of the body and a header say it, the field counts.
+    """
     from_headers: dict[str, Any] = {
         name: headers[header].strip()
         for name, header in FRESHNESS_HEADERS.items()
@@ -116,10 +119,10 @@ FIELDS: Final = (
     "age_s",
 )
 HEADERS: Final = {"HAProc-Write-Concern": "write_concern", "Idempotency-Key": "request_id"}
-"""Headers that may contain a field, too; the body's field counts first."""
+"""Headers that may replace a field of the body; if both are there, the field counts."""
 CACHE_HEADER: Final = "HAProc-Cache"
 READ_HEADERS: Final = (*HEADERS, *FRESHNESS_HEADERS.values(), CACHE_HEADER)
-"""All headers that are read."""
+"""All headers of a request that HAProc reads."""
 _ID_TAG: Final = "request_id"
 
 
@@ -133,7 +136,10 @@ def read_statement(
     headers: Mapping[str, str] = MappingProxyType({}),
     reads: Reads = _DEFAULTS,
 ) -> StatementRequest:
-    """Return a body as a statement's request; raises RequestError."""
+    """Read a body as the request of a statement; raises RequestError.
+
+    ``made_id``: the request id if the client sent none.
+    """
     given = reading.parse_object(body)
     reading.no_unknown(given, FIELDS)
     given = with_headers(given, headers)
@@ -165,7 +171,7 @@ def read_statement(
 
 
 def with_headers(given: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a body, and those that only headers contain."""
+    """Return the fields of a body, and the fields that only the headers have."""
     # An Idempotency-Key is a string in quotes, but some clients leave them out.
     from_headers = {
         field: headers[name].strip('"') for name, field in HEADERS.items() if name in headers
@@ -174,7 +180,7 @@ def with_headers(given: Mapping[str, Any], headers: Mapping[str, str]) -> dict[s
 
 
 def _cache(given: Mapping[str, Any], headers: Mapping[str, str]) -> bool | None:
-    """Return the request's use of the cache; the field counts before the header."""
+    """Return whether the request allows a cached answer; None: not said. The field counts first."""
     value = given.get("cache")
     if value is None and CACHE_HEADER in headers:
         header = headers[CACHE_HEADER].strip().lower()
@@ -185,7 +191,7 @@ def _cache(given: Mapping[str, Any], headers: Mapping[str, str]) -> bool | None:
 
 
 def _tagged_id(given: Mapping[str, Any]) -> str | None:
-    """Return the request's id if one of Databricks' ``query_tags`` has it; others are ignored."""
+    """Return the request id in Databricks' ``query_tags``, if one of the tags has it; else None."""
     tags = given.get("query_tags")
     if tags is None:
         return None
@@ -228,7 +234,7 @@ def _waiting(given: Mapping[str, Any]) -> tuple[float, OnWaitTimeout]:
 
 
 def _statement(given: Mapping[str, Any]) -> SentSql:
-    """Return the statement with its parameters as they came."""
+    """Return the statement with its parameters, which are not bound yet."""
     text = reading.needed_text(given, "statement")
     parameters, rows = given.get("parameters"), given.get("parameter_rows")
     if not parameters and rows is None:

@@ -1,1 +1,1 @@
-"""The Spark Connect door."""
+"""The Spark Connect door: it serves PySpark and the other clients of Spark Connect."""

@@ -1,7 +1,7 @@
 """One call at the Spark Connect door: its user, its session, and its answer or error.
 
-Handlers raise RequestError, or RelayedError with Spark's own message. This module turns either into
-the client's error, for all calls.
+The handlers of calls raise RequestError, or RelayedError with Spark's own message. This module
+turns both, for all calls, into the error that the client receives.
 """
 
 from __future__ import annotations
@@ -42,28 +42,29 @@ from haproc.statements.request_admission import Held, RequestAdmission
 _LOG = logging.getLogger(__name__)
 _SESSION = 1
 EXECUTE_OPERATION: Final = 6
-"""The number of ExecutePlanRequest's field with the operation's id."""
+"""The number of the field of ExecutePlanRequest that has the Spark Connect operation's id."""
 CONTROL_BYTES_MAX: Final = 1 << 20
-"""The limit of a call without a plan or file: the names in it are read in the event loop, some
-microseconds each. Chosen: 25,000 operations' ids."""
+"""The most bytes of a call that has neither plan nor file. The names in it are read in the event
+loop, some microseconds each. Chosen: 25,000 operations' ids."""
 _WITH_PLANS: Final = frozenset({"AnalyzePlan"})
 _RUNNING: Final = frozenset({"ExecutePlan", "ReattachExecute"})
-"""Calls that may write; no other failed call leaves a write's outcome unknown."""
+"""Calls that may write. If any other call fails, no write's outcome is unknown."""
 _JAVA: Final = "grpc-java"
-"""The user agent of gRPC in Spark's client for the JVM."""
+"""Occurs in the user agent of Spark's client for the JVM."""
 _ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-"""A UUID as clients write it; Python also accepts any number of dashes."""
+"""A UUID as clients write it. Python's own reader would accept any number of dashes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An admitted call.
+    """A call whose client was admitted.
 
     - ``names``: the names by which the client knows its session, the same at every HAProc;
-    - ``metadata``: the request's metadata texts, by name;
-    - ``held`` counts the request's bytes in memory;
-    - ``arrived_s``: the loop's time at which the call came, before its user was known;
-    - ``authorization``: an authorization that may end before the call does; None for a user's own.
+    - ``metadata``: the texts of the call's gRPC metadata, by name;
+    - ``held`` counts the bytes that the call keeps in memory;
+    - ``arrived_s``: the event loop's time at which the call came, before its user was known;
+    - ``authorization``: a job's authorization, which may end before the call does; None if the call
+      comes from a user and not from a job.
     """
 
     rpc: str
@@ -82,10 +83,10 @@ Uploading = Callable[[Call, bytes, AsyncIterator[bytes]], Awaitable[bytes]]
 
 
 class Boundary:
-    """Admits calls, and turns exceptions into the client's errors.
+    """Admits calls, and turns exceptions into the errors that clients receive.
 
-    ``server_id`` returns the server's own id of a user's session. ``explained`` returns the error
-    that a client gets for a failure of the Spark session which the client's session uses.
+    ``server_id`` returns the id by which the server names a user's session. ``explained`` returns
+    the error that a client gets if the Spark session behind its own session fails.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class Boundary:
 
     @asynccontextmanager
     async def _let_in(self, rpc: str, request: bytes, context: Any) -> AsyncIterator[Call]:
-        """Admit a call until its answer is complete; raises RequestError."""
+        """Admit a call; it holds a permit until its answer is complete. Raises RequestError."""
         arrived_s = asyncio.get_running_loop().time()
         metadata = _metadata(context)
         caller = Caller(self._cluster, "connect", rpc, address_of(context.peer()))
@@ -181,7 +182,7 @@ class Boundary:
     async def _fail(
         self, rpc: str, error: Exception, context: Any, *, own_id: bool = True
     ) -> bytes:
-        """End the call with the client's error; raises gRPC's own exception."""
+        """End the call with the client's form of ``error``, by raising gRPC's own exception."""
         if isinstance(error, grpc.aio.AbortError):
             raise error
         if isinstance(error, grpc.aio.InternalError):  # gRPC sends nothing more: its client left
@@ -204,19 +205,19 @@ class Boundary:
 
 
 def address_of(peer: str) -> str:
-    """Return the address of a client in gRPC's form, ``ipv4:127.0.0.1:5000``."""
+    """Return the IP address in ``peer``, which is in gRPC's form: ``ipv4:127.0.0.1:5000``."""
     _, _, place = unquote(peer).partition(":")
     return place.rpartition(":")[0].strip("[]")
 
 
 async def abort(context: Any, ending: CallEnd) -> None:
-    """End a call with this error; raises gRPC's own exception."""
+    """End a call with the error ``ending``, by raising gRPC's own exception."""
     code = grpc.StatusCode[ending.code]
     await context.abort(code, ending.message, ((DETAILS, ending.packed),))
 
 
 def _metadata(context: Any) -> dict[str, str]:
-    """Return the request's metadata; of a repeated name the first value counts."""
+    """Return the call's metadata by name; if a name is repeated, only its first value."""
     found: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
         if isinstance(value, str):
@@ -225,7 +226,7 @@ def _metadata(context: Any) -> dict[str, str]:
 
 
 def _named(rpc: str, request: bytes) -> tuple[str, str]:
-    """Return the session's id, and the server's own id as the client knows it."""
+    """Return the session's id, and the server's id that the client knows from an earlier answer."""
     observed = RPCS[rpc].observed
     try:
         session_id = text_of(request, _SESSION)
@@ -237,9 +238,9 @@ def _named(rpc: str, request: bytes) -> tuple[str, str]:
 
 
 def _has_own_id(rpc: str, request: bytes) -> bool:
-    """Return False if the client left the operation's id to the server.
+    """Return False if the client left it to the server to choose the Spark Connect operation's id.
 
-    If it sends such a request again, it gets another id, and a write would be applied twice.
+    If such a client repeats the request, it gets another id, and its write would be applied twice.
     """
     try:
         return rpc != "ExecutePlan" or bool(text_of(request, EXECUTE_OPERATION))
@@ -248,9 +249,9 @@ def _has_own_id(rpc: str, request: bytes) -> bool:
 
 
 def check_id(given: str, whose: str) -> str:
-    """Return the id of a session or an operation; raises RequestError if it is no UUID.
+    """Return ``given``, the id of a session or an operation; raises RequestError if it is no UUID.
 
-    Such ids are kept, and stored in the log, so longer texts are refused.
+    Such ids are kept in memory and stored in the log, so longer texts are refused.
     """
     if not _ID.fullmatch(given):
         raise invalid_handle("FORMAT", f"{whose} id {given[:100]!r} must be a UUID")
@@ -258,5 +259,5 @@ def check_id(given: str, whose: str) -> str:
 
 
 def text_of(request: bytes, number: int) -> str:
-    """Return the text in this field, empty if there is none; raises ValueError for no message."""
+    """Return the text in field ``number``; "" if it is absent. ValueError if it is no message."""
     return b"".join(fields_of(request, number)[-1:]).decode("utf-8", "replace")

@@ -1,19 +1,18 @@
-"""Delivers the responses of operations to clients of the Spark Connect door, at each attempt.
+"""Delivers the responses of Spark Connect operations to clients, also when a connection breaks.
 
-An operation begins with ExecutePlan: a relayed query, or a write that waits for its answer. It runs
-in its own task (`operation.py`). Its client reads the responses on any connection, until the client
-releases the operation, or stays away for a time. Ended operations are remembered as in Spark, and
-errors about operations are Spark's (`errors.py`).
+A Spark Connect operation begins with the call ExecutePlan: a relayed query, or a write that waits
+for its answer. It runs in its own task (`operation.py`). Its client reads the responses on any
+connection, until the client releases the operation, or stays away for a time. Ended operations are
+remembered as in Spark, and errors about operations are Spark's (`errors.py`).
 
-A client may name a response that another HAProc sent, or this HAProc before its Spark died. The id
-of that response (`responses.py`) is enough to go on: the request runs again in the client's
-session, and the responses that the client has are skipped. A request that does not fit into ids is
-stored in the key-value store before the first response is sent, unless the result is small:
-`running/USER/SESSION/OPERATION`. The process that stored it last deletes it at the operation's end.
+A client may go on after a response that another HAProc sent, or this HAProc before its Spark died.
+The id of that response (`responses.py`) is enough: the request runs again in the client's session,
+and the responses that the client has are skipped. A request that is too long for an id is put into
+the key-value store before the first response is sent, unless the result is small:
+`running/USER/SESSION/OPERATION`. The process that put it last deletes it at the operation's end.
 
 If a run fails because its cluster is away, it is forgotten at once, and its stream ends with that
-error. So the client repeats the request, here or at the next HAProc, and goes on after its last
-response.
+error. So the client repeats the request, here or at the next HAProc.
 """
 
 from __future__ import annotations
@@ -62,20 +61,20 @@ _LOG = logging.getLogger(__name__)
 
 Source = Callable[[bytes], AsyncGenerator[bytes, None]]
 """Runs a serialized ExecutePlanRequest and yields serialized ExecutePlanResponses, as Spark sent
-them. It is the door's usual handling of a request, with all checks. The user and session are those
-of the key, whatever the request contains. Closing it early stops the statement on Spark."""
+them, with all checks of the door. The user and session are those of the operation's `Key`, whatever
+the request contains. Closing it early stops the statement on Spark."""
 
 RUNNING: Final = "running/"
 _STORED: Final = struct.Struct("<BQ8s")
-"""Version, time in seconds, and the run that stored it; the request follows."""
+"""The head of a stored request: a version, the time in seconds, the id of the storing run."""
 _STORED_S_MAX: Final = 86_400.0
-"""Older ones were left by a HAProc that died, for a client that never came back."""
+"""A stored request that is older was left by a HAProc that died, and its client never came back."""
 _STORE_LOOK_INTERVAL_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """An operation that was released, or given up."""
+    """What is remembered of a Spark Connect operation that was released or given up."""
 
     state: OperationState
     abandoned: bool
@@ -84,7 +83,7 @@ class _Ended:
 
 
 class Deliveries:
-    """The operations of one HAProc. Used from one event loop."""
+    """The Spark Connect operations at one HAProc. Used from one event loop."""
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class Deliveries:
         goes_on: Callable[[Key], bool],
         take_back: Callable[[Key], Awaitable[bool]],
     ) -> None:
-        """``memory`` limits bytes of responses, ``operations`` those not released yet.
+        """``memory`` limits the bytes of responses, ``operations`` the unreleased operations.
 
         ``goes_on``: True if an operation cannot be stopped any more, such as a write that may be in
         the log. ``take_back``: revoke an operation's writes; True if that succeeded.
@@ -114,21 +113,22 @@ class Deliveries:
         self._looks: asyncio.Task[None] | None = None
         self._clock = time.monotonic
         self.resumed = 0
-        """The number of results that went on in a new run after an earlier one broke off."""
+        """The number of results that broke off, and that a new run of the request continued."""
 
     @property
     def kept(self) -> int:
-        """The number of operations that run, or that their clients have not released yet."""
+        """The number of Spark Connect operations that run, or are not released yet."""
         return len(self._operations)
 
     async def deliver_responses(
         self, key: Key, request: bytes, source: Source, *, names: bytes = b""
     ) -> AsyncGenerator[bytes, None]:
-        """Run an ExecutePlanRequest; yield its responses, each with an id.
+        """Run the ExecutePlanRequest ``request``; yield its responses, each with an id.
 
-        ``names``: serialized fields of ExecutePlanResponse that each response gets. As in Spark, a
-        request with the id and plan of a running operation attaches to it. Raises the errors of the
-        source, RequestError, and ValueError for an invalid request.
+        ``names``: serialized fields of ExecutePlanResponse that are added to each response. As in
+        Spark, a request with the id and plan of a running operation reads that operation's
+        responses. Raises the errors of ``source``, RequestError, and ValueError for an invalid
+        request.
         """
         read = read_request(request)
         known = self._operations.get(key)
@@ -151,10 +151,11 @@ class Deliveries:
     async def reattach(
         self, key: Key, last_response_id: str | None, source: Source, *, names: bytes = b""
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the responses after the last one, or all. ``source`` may run the request again.
+        """Yield the responses after the one with ``last_response_id``; None: all.
 
-        Raises the errors of the source, and RequestError: Spark's for the cases that Spark knows,
-        RESULT_LOST and RESULT_CHANGED if a result of another HAProc cannot go on.
+        ``source`` runs the request again if this HAProc cannot give them otherwise. Raises the
+        errors of ``source``, and RequestError: Spark's for the cases that Spark knows, RESULT_LOST
+        or RESULT_CHANGED if a result cannot be continued.
         """
         operation, after = self._place(key, last_response_id)
         if operation is None:
@@ -165,16 +166,17 @@ class Deliveries:
                 yield response
 
     def was_sought(self, key: Key) -> bool:
-        """True if a client asked here for an operation that was not here.
+        """True if a client asked for this Spark Connect operation here, and it was not here.
 
         If a client begins such an operation now, it has sent it before, perhaps to another HAProc.
         """
         return key in self._sought
 
     def release(self, key: Key, until: str | None = None) -> bool:
-        """Forget the responses up to an id, or the whole operation; True if the operation was here.
+        """Forget the responses up to the id ``until``; None: the whole operation.
 
-        Raises RequestError for an operation that cannot be reattached, or an unknown id.
+        Returns False if the operation was not here. Raises RequestError if the operation cannot be
+        reattached, or ``until`` is no response's id.
         """
         operation = self._operations.get(key)
         if operation is None:
@@ -194,7 +196,7 @@ class Deliveries:
     def status(
         self, user: str, session_id: str, operation_ids: Sequence[str] = ()
     ) -> dict[str, OperationState]:
-        """Return the states of these operations, or of all known ones of the session."""
+        """Return the states of these Spark Connect operations; no ids: all of the session."""
         wanted = operation_ids or [
             key.operation_id
             for key in (*self._operations, *self._ended)
@@ -205,9 +207,10 @@ class Deliveries:
     async def interrupt(
         self, user: str, session_id: str, *, operation_id: str | None = None, tag: str | None = None
     ) -> list[str]:
-        """Stop this operation, those with this tag, or all of the session; return the stopped ones.
+        """Stop the Spark Connect operation with this id, those with ``tag``, or all of the session.
 
-        A write is revoked if possible; otherwise its client gets its outcome.
+        Returns the ids of those that were stopped. A write is revoked if that is still possible;
+        if not, it goes on, and its client receives its outcome.
         """
         wanted = [
             (key, operation)
@@ -225,13 +228,13 @@ class Deliveries:
         return operation.cancel()
 
     def close_session(self, user: str, session_id: str) -> None:
-        """Give up all operations of a session that was released."""
+        """Give up all Spark Connect operations of a session that its client has closed."""
         for key, operation in list(self._operations.items()):
             if (key.user, key.session_id) == (user, session_id):
                 self._remove(operation, was_abandoned=True)
 
     async def aclose(self) -> None:
-        """Stop all operations; requests that were stored for other HAProcs stay."""
+        """Stop all Spark Connect operations; their requests stay in the store for other HAProcs."""
         operations = list(self._operations.values())
         self._operations.clear()
         if self._looks is not None:
@@ -265,7 +268,7 @@ class Deliveries:
         return operation
 
     def _when_ended(self, operation: ConnectOperation) -> None:
-        """Forget a run whose cluster went away: its client repeats the request anywhere."""
+        """Forget a run that failed as its cluster went away: its client repeats the request."""
         if operation.error is not None and _client_repeats(operation.error):
             self._forget(operation)
             operation.close_unread()
@@ -292,9 +295,9 @@ class Deliveries:
         return True
 
     def _place(self, key: Key, last: str | None) -> tuple[ConnectOperation | None, int]:
-        """Return the operation that the client goes on reading, and its last response's index.
+        """Return the operation from which the client can go on, and the index of its last response.
 
-        None instead of the operation: a new run of the request has to begin.
+        None in place of the operation: a new run of the request has to begin. Raises RequestError.
         """
         read = read_id(last) if last is not None else None
         operation = self._operations.get(key)
@@ -323,7 +326,7 @@ class Deliveries:
             self._sought.popitem(last=False)
 
     async def _resume(self, key: Key, last: str, source: Source, names: bytes) -> ConnectOperation:
-        """Begin a run that continues after the client's last response; return the operation."""
+        """Begin a run that continues after the response with id ``last``; return its operation."""
         read = read_id(last)
         assert read is not None
         if read.way is Way.TAIL:
@@ -358,7 +361,7 @@ class Deliveries:
         return self._begin(requested, responses, start, last)
 
     async def _request(self, key: Key, read: ResponseId) -> bytes:
-        """Return the request that an id leads to; raises RESULT_LOST if there is none."""
+        """Return the request that a response's id leads to; raises RESULT_LOST if there is none."""
         if read.way is Way.REQUEST:
             return read.rest
         if read.way is Way.NOTHING:
@@ -369,9 +372,10 @@ class Deliveries:
         return bytes(kept.value[_STORED.size :])
 
     async def _keep(self, operation: ConnectOperation) -> tuple[Way, str]:
-        """Store what another HAProc needs to go on with a run.
+        """Let another HAProc get a run's request: from responses' ids, or the key-value store.
 
-        Returns the way for that, and the text for this way in the responses' ids.
+        Returns the way by which it gets it, and the text that the ids of the responses need for
+        this way.
         """
         request = operation.requested.request
         if not (operation.requested.read.reattachable and request):
@@ -398,7 +402,7 @@ class Deliveries:
         return True
 
     async def _delete(self, key: Key, put_by: bytes | None = None) -> None:
-        """Delete the stored request; with ``put_by`` only if that run stored it, no later one."""
+        """Delete the stored request; with ``put_by`` only if the run of this id stored it last."""
         name = _stored_key(key)
         with contextlib.suppress(LogError, ValueError):
             kept = await self._store.get(name)
@@ -418,7 +422,7 @@ class Deliveries:
         return ended
 
     async def _look_after(self) -> None:
-        """Give up operations without readers; delete requests of dead HAProcs from the store."""
+        """Give up operations without readers; delete stored requests that dead HAProcs left."""
         store_at = self._clock() + _STORE_LOOK_INTERVAL_S
         while True:
             await asyncio.sleep(self._limits.look_interval_s)
@@ -448,14 +452,14 @@ class Deliveries:
 
 
 def _client_repeats(error: Exception) -> bool:
-    """True if a client that receives this error repeats the request, here or elsewhere."""
+    """True if clients repeat a request, here or at another HAProc, when they receive this error."""
     if isinstance(error, RequestError):
         return error.kind is FailureKind.AVAILABILITY
     return not isinstance(error, EngineError) or error.kind is not ErrorKind.APPLICATION
 
 
 def _own(key: Key, request: bytes) -> RequestRead:
-    """Read a request that came back in an id; it must belong to this operation."""
+    """Read the request that a response's id gave; RESULT_LOST if it is another operation's."""
     try:
         read = read_request(request)
     except ValueError as error:

@@ -21,15 +21,15 @@ from pyarrow import compute, types
 from haproc.engine.arrow import with_numbers
 
 DIGEST_BYTES: Final = 16
-"""Two different results have equal digests once in about 2**64 comparisons."""
+"""The length of a digest. Two different results have the same digest once in 2**64 comparisons."""
 
 
 class UnknownTypeError(Exception):
-    """A column has a type that is unknown here; its rows have no digest."""
+    """A column's type is not known to this module, so rows with it have no digest."""
 
 
 class RowDigest:
-    """The digest of all added rows, in their order."""
+    """The digest of all rows that were added so far, in their order."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -37,9 +37,9 @@ class RowDigest:
         self._columns: list[_Column] = []
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Add a batch's rows; costs about 0.6 ms a MiB.
+        """Add a batch's rows to the digest; this takes about 0.6 ms for each MiB.
 
-        Raises UnknownTypeError, and ValueError for a batch with other columns than the first one.
+        Raises UnknownTypeError, and ValueError if the batch has other columns than the first one.
         """
         names = tuple(f"{field.name!r} {_name_of(field.type)}" for field in batch.schema)
         if self._types is None:
@@ -52,7 +52,7 @@ class RowDigest:
             column.add_values(values)
 
     def digest(self) -> bytes:
-        """Return the digest of the rows so far; the same for all results without rows."""
+        """Return the digest of the rows so far. All results without rows have the same digest."""
         if not self.rows:
             return bytes(DIGEST_BYTES)
         whole = hashlib.sha256(f"{self.rows} {self._types}".encode())
@@ -123,7 +123,7 @@ class _Column:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values, without their encoding."""
+    """Return the type of a column's values, without dictionary encoding and the like."""
     while True:
         if isinstance(kind, pa.BaseExtensionType):
             kind = kind.storage_type
@@ -158,7 +158,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _name_of(kind: pa.DataType) -> str:
-    """Return a type's name without parts that do not change its values, such as nullability."""
+    """Return a type's name without what does not change its values, such as nullability."""
     kind = _plain(kind)
     if types.is_struct(kind):
         fields = (kind.field(index) for index in range(kind.num_fields))
@@ -172,7 +172,7 @@ def _name_of(kind: pa.DataType) -> str:
 
 
 def _width(kind: pa.DataType) -> int:
-    """Return the number of bits of a value; 0 if values differ in length."""
+    """Return the number of bits of each value of a type; 0 if its values differ in length."""
     try:
         return int(kind.bit_width)
     except ValueError:
@@ -184,7 +184,7 @@ def _integers(values: Any) -> Any:
 
 
 def _bits(array: Any) -> Any:
-    """Return a byte for each value of a boolean column."""
+    """Return the values of a boolean column, one byte for each."""
     packed = np.frombuffer(array.buffers()[1], np.uint8)
     first = array.offset
     bits = np.unpackbits(packed[first // 8 :], bitorder="little")

@@ -1,4 +1,4 @@
-"""Failures and operations as Spark Connect's clients see them: gRPC codes, names, refusals."""
+"""HAProc's failures in the form of Spark Connect: gRPC codes, Spark's error classes and names."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from haproc.spark_error import Context
 
 DETAILS: Final = "grpc-status-details-bin"
 _MESSAGE_BYTES_MAX: Final = 2048
-"""As in Spark: clients accept 8 KiB of metadata, which contain a message twice."""
+"""The most bytes of a status message, as in Spark: clients accept 8 KiB of metadata, which contain
+the message twice."""
 ENRICHED_MAX: Final = 500
-"""Errors with more details than fit into their status; clients fetch them at once. At most 24 KiB
-each, mostly less than one."""
+"""The number of errors for which details are kept, if these do not fit into the gRPC status.
+Clients fetch them at once. Each has at most 24 KiB, mostly less than one."""
 _CODE_OF_CLASS: Final[Mapping[str, str]] = {
     ErrorClass.UNAUTHENTICATED: "UNAUTHENTICATED",
     ErrorClass.FORBIDDEN: "PERMISSION_DENIED",
@@ -42,7 +43,8 @@ _CODE_OF_CLASS: Final[Mapping[str, str]] = {
     ErrorClass.RESULT_CHANGED: "ABORTED",
     ErrorClass.RESULT_LOST: "ABORTED",
 }
-"""Classes of errors that the same request would meet again."""
+"""The gRPC codes of single error classes; `_CODE_OF_KIND` has the codes of all others. None of
+these codes makes a client repeat its request."""
 _CODE_OF_KIND: Final = {
     FailureKind.REFUSED: "INVALID_ARGUMENT",
     FailureKind.APPLICATION: "INTERNAL",
@@ -51,7 +53,7 @@ _CODE_OF_KIND: Final = {
 _SPARK_CLASS: Final[Mapping[str, str]] = {
     ErrorClass.SESSION_CLOSED: "INVALID_HANDLE.SESSION_CLOSED",
 }
-"""Spark's names, which its clients know, for errors that Spark has, too."""
+"""Spark's own names, which its clients know, for error classes of HAProc's that Spark has, too."""
 DRAINING_RETRY_S: Final = 0.7
 _RETRY_AFTER_S: Final[Mapping[str, float]] = {
     ErrorClass.BUSY: 1.0,
@@ -85,9 +87,10 @@ _CLASSES_OF_OURS: Final[Mapping[str, tuple[str, ...]]] = {
         _ANALYSIS,
     ),
 }
-"""Spark's classes for statements that HAProc refuses: a program catches them by the same class."""
+"""Spark's exception classes for statements that HAProc refuses, by HAProc's error class. So a
+program catches a refusal as it would catch Spark's own error."""
 _PARAMETERS_BYTES_MAX: Final = 1024
-"""The limit of an ErrorInfo's parameters, as in Spark; a client fetches longer ones."""
+"""The most bytes of an ErrorInfo's parameters, as in Spark; longer ones a client has to fetch."""
 _UNSUPPORTED: Final = (
     "org.apache.spark.SparkUnsupportedOperationException",
     "java.lang.UnsupportedOperationException",
@@ -109,20 +112,20 @@ _SPARK: Final = ("org.apache.spark.SparkException",)
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """The end of a call; ``packed`` is a serialized google.rpc.Status, sent as `DETAILS`."""
+    """How a failed call ends. ``packed``: a serialized google.rpc.Status, sent as `DETAILS`."""
 
     code: str
     message: str
     packed: bytes
     enriched: bytes = b""
-    """A FetchErrorDetailsResponse, for clients that ask for details; empty: there are none."""
+    """A serialized FetchErrorDetailsResponse for a client that asks for details; empty: none."""
 
 
 def as_given(error: RelayedError) -> CallEnd | None:
-    """Return Spark's own error for a statement; None if it is not for the client.
+    """Return Spark's own error for the client; None if the client must not see it as it is.
 
-    It is not for the client if it is about a session that the client does not know, if HAProc's
-    plugin raised it, or if Spark sent no status.
+    That is so if it is about a Spark session that the client does not know, if HAProc's plugin
+    raised it, or if Spark sent no status.
     """
     is_ours = error.error_class.startswith("HAPROC_")
     if not error.packed or session_lost(error.error_class) or is_ours:
@@ -133,14 +136,14 @@ def as_given(error: RelayedError) -> CallEnd | None:
 def call_end(
     error: RequestError, *, own_id: bool = True, error_id: str = "", to_java: bool = False
 ) -> CallEnd:
-    """Return the end of a call that failed.
+    """Return how the call ends that failed with ``error``.
 
-    - ``own_id``: False if the client did not choose the operation's id. Then the client must not
-      repeat a call whose outcome is unknown.
+    - ``own_id``: False if the client did not choose the Spark Connect operation's id. Then the
+      client must not repeat a call whose outcome is unknown.
     - ``error_id``: the id by which the client may fetch details that do not fit into a status.
-    - ``to_java``: True for Spark's client for the JVM. It looks up each class in Spark's own list,
-      and shows nothing else of an error with an unknown class. So for HAProc's errors it gets only
-      the message, which begins with the class.
+    - ``to_java``: True for Spark's client for the JVM. It looks up each error class in Spark's own
+      list, and if the class is not there, it shows nothing else of the error. So for HAProc's
+      errors it gets only the message, which begins with the class.
     """
     error = _as_spark_names(error)
     code = _CODE_OF_CLASS.get(error.error_class, _CODE_OF_KIND[error.kind])
@@ -184,7 +187,7 @@ def call_end(
 def _enriched(
     error: RequestError, message: str, classes: Sequence[str], parameters: Mapping[str, str]
 ) -> bytes:
-    """Return the parts of an error that clients show beside its status."""
+    """Return an error's details as a serialized FetchErrorDetailsResponse."""
     response = protos.base.FetchErrorDetailsResponse(root_error_idx=0)
     root = response.errors.add(message=message, error_type_hierarchy=classes)
     throwable = root.spark_throwable
@@ -211,7 +214,7 @@ def _context(context: Context) -> Any:
 
 
 def invalid_handle(condition: str, text: str) -> RequestError:
-    """Return an error of class INVALID_HANDLE as Spark makes it; clients check its name."""
+    """Return the error INVALID_HANDLE with Spark's subclass ``condition``, which clients check."""
     return RequestError(
         FailureKind.REFUSED, text, error_class=f"INVALID_HANDLE.{condition}", sqlstate="HY000"
     )
@@ -227,7 +230,7 @@ def _as_spark_names(error: RequestError) -> RequestError:
 
 
 def _is_ours(error: RequestError) -> bool:
-    """True if the error's class is HAProc's, not Spark's."""
+    """True if the error has a class of HAProc's own, and not one of Spark's."""
     return error.error_class.startswith("HAPROC_")
 
 
@@ -251,7 +254,7 @@ def _cut(text: str) -> str:
 
 
 def _size(text: str) -> int:
-    """Return the length of a status message as gRPC sends it: percent-encoded."""
+    """Return the length of a status message in the form that gRPC sends: percent-encoded."""
     data = text.encode("utf-8", "replace")
     plain = sum(1 for byte in data if 0x20 <= byte < 0x7F)
     return 3 * len(data) - 2 * plain
@@ -271,19 +274,19 @@ def _classes(error: RequestError) -> tuple[str, ...]:
 
 
 class Enriched:
-    """The details of the newest errors for clients, by ids of errors."""
+    """The details of the newest errors, kept until clients fetch them by the error's id."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
 
     def keep(self, error_id: str, details: bytes) -> None:
-        """Keep an error's details; the oldest ones are dropped."""
+        """Keep the details of an error; the details of the oldest errors are dropped."""
         self._kept[error_id] = details
         while len(self._kept) > ENRICHED_MAX:
             self._kept.popitem(last=False)
 
     def find(self, error_id: str) -> bytes | None:
-        """Return the kept details; None for an unknown or dropped id."""
+        """Return the kept details of an error; None if the id is unknown or they were dropped."""
         return self._kept.get(error_id)
 
 
@@ -295,7 +298,7 @@ class Enriched:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The key of an operation: ids are those of one user, in one session."""
+    """What identifies a Spark Connect operation; its id alone is unique only within a session."""
 
     user: str
     session_id: str
@@ -303,29 +306,29 @@ class Key:
 
 
 class OperationState(IntEnum):
-    """GetStatusResponse.OperationStatus.OperationState."""
+    """The states of a Spark Connect operation, as in GetStatusResponse.OperationStatus."""
 
     UNKNOWN = 1
     RUNNING = 2
     TERMINATING = 3
-    """Ended, and not released by its client yet."""
+    """The operation has ended, and its client has not released it yet."""
     SUCCEEDED = 4
     FAILED = 5
     CANCELLED = 6
 
 
 def not_found(operation_id: str) -> RequestError:
-    """Return the error of an operation that is not here, or was released."""
+    """Return Spark's error for a Spark Connect operation that is not here, or was released."""
     return _handle("NOT_FOUND", operation_id, "Operation not found.")
 
 
 def already_exists(operation_id: str) -> RequestError:
-    """Return the error of another plan under an id that is in use."""
+    """Return Spark's error for another plan with the id of a Spark Connect operation in use."""
     return _handle("ALREADY_EXISTS", operation_id, "Operation already exists.")
 
 
 def abandoned(operation_id: str) -> RequestError:
-    """Return the error of a plan under the id of an operation that ended, or was given up."""
+    """Return Spark's error for using a Spark Connect operation that ended, or was given up."""
     return _handle(
         "ABANDONED",
         operation_id,
@@ -334,35 +337,35 @@ def abandoned(operation_id: str) -> RequestError:
 
 
 def disconnected() -> RequestError:
-    """Return the error of a stream that another one or a release of its operation has ended."""
+    """Return Spark's error for a stream that ends, as another stream or a release replaced it."""
     return _cursor("DISCONNECTED", "The cursor has been disconnected by the server.")
 
 
 def not_reattachable() -> RequestError:
-    """Return the error of a stream that its client did not make reattachable."""
+    """Return Spark's error for reattaching to an operation that is not reattachable."""
     return _cursor("NOT_REATTACHABLE", "The cursor is not reattachable.")
 
 
 def position_not_found(response_id: str) -> RequestError:
-    """Return the error of an id that no response of the operation has."""
+    """Return Spark's error for a response id that no response of the operation has."""
     shown = response_id if len(response_id) <= 64 else response_id[:64] + "…"
     return _cursor("POSITION_NOT_FOUND", f"The cursor position id {shown} is not found.")
 
 
 def not_available(index: int) -> RequestError:
-    """Return the error of an index before the first kept response."""
+    """Return Spark's error for asking for a response (by its index) that is not kept any more."""
     return _cursor(
         "POSITION_NOT_AVAILABLE", f"The cursor position is no longer available at index {index}."
     )
 
 
 def canceled() -> RequestError:
-    """Return the error of an interrupted operation."""
+    """Return Spark's error for a Spark Connect operation that its client interrupted."""
     return _error("OPERATION_CANCELED", "Operation has been canceled.", "HY008")
 
 
 def lost(why: str) -> RequestError:
-    """Return the error of a result that broke off, and that no HAProc can go on with."""
+    """Return the error RESULT_LOST: the result broke off, and no HAProc can continue it."""
     return RequestError(
         FailureKind.REFUSED,
         f"the result broke off, and cannot be gone on with: {why}",

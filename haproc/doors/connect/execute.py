@@ -1,9 +1,9 @@
-"""ExecutePlan: the handling of a plan, and its answer.
+"""The call ExecutePlan: what happens to a plan, and its answer.
 
-Every plan goes through the registry like a statement of any other door. Its request id is the
-client's operation id. For a plan that only reads, or only changes the session, the ring decides
-that it may run; then it is relayed into the client's own Spark session. The ring runs all other
-plans, and its answer is returned.
+Every plan goes through the registry of statements, like a statement of any other door. Its request
+id is the id of the Spark Connect operation, which the client chose. If a plan only reads, or only
+changes the session, the ring decides that it may run now; then it is relayed into the client's own
+Spark session. All other plans are run by the ring, and the ring's answer is returned.
 
 A plan that changes the session is answered once the change is durable in the session's journal.
 """
@@ -45,9 +45,9 @@ from haproc.statements.registry import Registry
 from haproc.statements.request import fingerprint_of
 
 _PLAN: Final = 3
-"""The field in an ExecutePlanRequest."""
+"""The number of the field of ExecutePlanRequest that has the plan."""
 _COMPRESSED: Final = 3
-"""The field in a plan."""
+"""The number of the field of a plan that has a compressed plan."""
 
 _STATE_OF: Final = {
     OutcomeStatus.APPLIED: OperationState.SUCCEEDED,
@@ -59,11 +59,11 @@ _STATE_OF: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """The request of one ExecutePlan.
+    """The content of an ExecutePlanRequest.
 
-    - ``request``: the serialized request, as it may be relayed;
+    - ``request``: the serialized request, in the form in which it may be relayed to Spark;
     - ``plan``: the serialized plan in the request;
-    - ``plan_id``: the number that the client gave to a SQL command's relation; None: it gave none.
+    - ``plan_id``: the number that the client gave to the relation of a SQL command; None if none.
     """
 
     request: bytes
@@ -71,13 +71,16 @@ class PlanRequest:
     statement: Sent
     reading: PlanReading
     is_root: bool = False
-    """True if it is a relation: the client wants its rows."""
+    """True if the plan is a relation, so the client wants its rows; False if it is a command."""
     plan_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Permitted:
-    """A request that may run in its client's session, see `haproc.route.model.Fit`."""
+    """A request that may run now in its client's own Spark session.
+
+    ``still`` returns False when this is not true any more: see `haproc.route.model.Fit`.
+    """
 
     session: ClientSession
     plan_request: PlanRequest
@@ -86,36 +89,36 @@ class Permitted:
 
 
 class Behind(Protocol):
-    """The parts of the HAProc that this door needs. Methods raise RequestError."""
+    """What this door needs of the HAProc behind it. Its methods raise RequestError."""
 
     @property
     def planning(self) -> Planning:
-        """The order in which Spark plans statements."""
+        """The queue that decides in which order Spark plans the users' statements."""
         ...
 
     @property
     def sessions(self) -> Sessions:
-        """The ring's sessions."""
+        """The sessions of clients, which belong to the ring."""
         ...
 
     async def enter_session(self, session_id: str, user: str) -> ClientSession:
-        """Return the client's session, made if there is none; RequestError if not serving."""
+        """Return the client's session; make it if there is none. RequestError if not serving."""
         ...
 
     async def decide(self, request: Request) -> Fit | Answer:
-        """Return a `Fit` if the door may run the statement in the client's own session, now.
+        """Return a `Fit` if the door may run the statement now, in the client's own Spark session.
 
-        Otherwise the ring runs the statement, and its answer is returned.
+        If not, the ring runs the statement, and the result is the ring's `Answer`.
         """
         ...
 
     def known_write(self, request_id: str, user: str) -> Known | None:
-        """Return this user's write, as far as this HAProc has read the log."""
+        """Return what the log says of a user's write, as far as it was read; None if nothing."""
         ...
 
 
 class Executing:
-    """Answers ExecutePlan. Methods raise RequestError, or RelayedError with Spark's own error."""
+    """Handles ExecutePlan. Methods raise RequestError, or RelayedError with Spark's own error."""
 
     def __init__(self, config: Config, behind: Behind, registry: Registry, texts: Texts) -> None:
         self._behind = behind
@@ -125,10 +128,10 @@ class Executing:
         self._most = config.limits.statement_tokens_max
         self._defaults = options.defaults(config.reads, config.connect.statement_s)
         self.running: Counter[Does] = Counter()
-        """Statements that run now, by the effect of their plans."""
+        """The number of statements that run now, by the effect of their plans (`Does`)."""
 
     def options_of(self, session: ClientSession, metadata: Mapping[str, str]) -> dict[str, str]:
-        """Return the options in force, by name."""
+        """Return HAProc's options that apply to a call in this session, by name."""
         return options.in_force(dict(session.options), metadata, self._defaults)
 
     async def execute_plan(
@@ -136,7 +139,8 @@ class Executing:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the responses to an ExecutePlanRequest as they are made.
 
-        ``age_s``: the time since the client may have sent it first; 0: now.
+        ``age_s``: how long ago the client may have sent the request first; 0 if it was not sent
+        before.
         """
         session = await self._behind.enter_session(call.names.session_id, call.user)
         plan_request = await self._read(call, request)
@@ -166,7 +170,7 @@ class Executing:
     async def _change_options(
         self, call: Call, session: ClientSession, change: options.OptionChange
     ) -> list[tuple[str, str]]:
-        """Run a SET or RESET of HAProc's options; return its rows."""
+        """Run a SET or RESET of HAProc's options; return the rows (option, value) of its result."""
         if change.value is None and not change.resets:
             value = self.options_of(session, call.metadata).get(change.key, "<undefined>")
             return [(change.key, value)]
@@ -192,7 +196,7 @@ class Executing:
             self.running[does] -= 1
 
     def state_of_write(self, user: str, operation_id: str) -> OperationState:
-        """Return a write's outcome according to the log, through any HAProc."""
+        """Return the state of a write by the log; so the write may have come through any HAProc."""
         if self._registry.goes_on((user, operation_id)):
             return OperationState.RUNNING
         known = self._behind.known_write(operation_id, user)
@@ -203,9 +207,9 @@ class Executing:
         return _STATE_OF.get(known.outcome.status, OperationState.UNKNOWN)
 
     async def check(self, call: Call, session: ClientSession, plan: bytes) -> Callable[[], bool]:
-        """Wait until a plan that only reads may be analysed in the session.
+        """Wait until a plan may be analysed in the session; RequestError if it does more than read.
 
-        Returns a function for `check_still`, which the caller calls after the analysis.
+        Returns a function that the caller must give to `check_still` after the analysis.
         """
         packed, message, reading = await self._opened(plan)
         session.check_handles(reading.handles)
@@ -234,7 +238,7 @@ class Executing:
         return self._changed(permitted)
 
     async def _relayed(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
-        """Relay a query into its session; raises RequestError if its result may not be valid."""
+        """Relay a query into its Spark session; raises RequestError as `check_still` does."""
         session, request = permitted.session, permitted.request
         departures = self._behind.planning.departures()
         await session.spark.ready()  # this may need the log
@@ -259,7 +263,10 @@ class Executing:
                 yield response
 
     async def _changed(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
-        """Run a plan that changes the session, and record the change if it is valid afterwards."""
+        """Run a plan that changes the session, and record the change in the session's journal.
+
+        Raises RequestError if the session or what the plan reads was changed meanwhile.
+        """
         session, request = permitted.session, permitted.request
         uses = permitted.plan_request.reading.kind is Kind.USE
         settling = session.settling if uses else nullcontext()
@@ -291,7 +298,7 @@ class Executing:
             return [response async for response in responses]
 
     async def _held(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
-        """Run a plan whose result only this Spark session has; yield its responses at the end."""
+        """Run a plan whose result only this Spark session has; yield all responses at its end."""
         async with aclosing(self._relayed(permitted)) as responses:
             given = [response async for response in responses]
         permitted.session.handles |= messages.handles_in(given)
@@ -328,7 +335,7 @@ class Executing:
         return await plan_work(self._texts, _size(packed), _opened, packed, self._most)
 
     async def _read(self, call: Call, request: bytes) -> PlanRequest:
-        """Return the content of a request; only the plan that was read may be relayed."""
+        """Read a request; return only what HAProc has read of it, so nothing unread is relayed."""
         packed = b"".join(fields_of(request, _PLAN))
         packed, plan, reading = await self._opened(packed)
         request = replaced_plan(request, packed)
@@ -358,7 +365,10 @@ class Executing:
 
 
 def check_still(still: Callable[[], bool]) -> None:
-    """Raise RequestError if Spark may have read tables that were not waited for, or not checked."""
+    """Raise RequestError if Spark may have read tables that HAProc did not check or wait for.
+
+    ``still``: of a `Fit`; False if the session or an object that the statement reads was changed.
+    """
     if not still():
         raise RequestError(
             FailureKind.AVAILABILITY,
@@ -370,7 +380,7 @@ def check_still(still: Callable[[], bool]) -> None:
 
 
 def _size(packed: bytes) -> int:
-    """Return the size of a plan; for a compressed one the largest possible size."""
+    """Return a plan's size in bytes; for a compressed plan the largest size that is allowed."""
     try:
         return OPENED_BYTES_MAX if fields_of(packed, _COMPRESSED) else len(packed)
     except ValueError:
@@ -378,9 +388,9 @@ def _size(packed: bytes) -> int:
 
 
 def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:
-    """Return a plan as it may be sent on, its message, and its reading.
+    """Return a plan in the form to send on, decompressed; its message; and its reading.
 
-    Raises RefusedError if it has more than ``most`` expressions.
+    Raises RefusedError if the plan may not run, or if it has more than ``most`` expressions.
     """
     sent = parse(protos.base.Plan, packed)
     plan = opened(sent)
@@ -398,7 +408,7 @@ def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:
 
 
 async def _answered(plan_request: PlanRequest, answer: Answer) -> AsyncGenerator[bytes, None]:
-    """Yield the ring's responses: the rows of a root, a relation for a SQL command."""
+    """Yield the ring's answer as responses: rows for a root, a relation for a SQL command."""
     for response in _ring_responses(plan_request, [chunk async for chunk in answer.result]):
         yield response
     if answer.observed:

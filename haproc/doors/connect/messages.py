@@ -1,4 +1,4 @@
-"""Reading of PySpark's messages, and Spark's answers for statements that the ring ran itself."""
+"""Reading of clients' messages, and responses to statements that the ring itself has run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _Plan = protos.base.Plan
 
 
 def plans_of(request: bytes) -> tuple[bytes, list[bytes]]:
-    """Return an AnalyzePlanRequest as it may be sent on, and the plans in it.
+    """Return an AnalyzePlanRequest in the form to send on to Spark, and the plans in it.
 
     Raises RefusedError if a plan does more than read.
     """
@@ -71,18 +71,18 @@ _TO_FILES: Final = "forward_to_fs/"
 
 @dataclass(slots=True)
 class Arriving:
-    """One file while it arrives."""
+    """A file of the client's session while its pieces arrive."""
 
     name: str
     chunks: list[bytes] = field(default_factory=list)
 
     @property
     def size(self) -> int:
-        """The number of bytes."""
+        """The number of bytes that have arrived."""
         return sum(map(len, self.chunks))
 
     def pieces(self, bytes_max: int) -> Iterator[bytes]:
-        """Yield the received bytes in pieces of this size, the last one shorter."""
+        """Yield the arrived bytes in pieces of ``bytes_max``; the last piece may be shorter."""
         rest = bytearray()
         for chunk in self.chunks:
             rest += chunk
@@ -94,7 +94,7 @@ class Arriving:
 
 
 def files_of(requests: Sequence[bytes], *, allow_jars: bool) -> list[Arriving]:
-    """Return the files in a call's messages; raises RequestError for one that is not allowed."""
+    """Return the files in the messages of AddArtifacts; RequestError if one is not allowed."""
     files: list[Arriving] = []
     for request in (parse(_base.AddArtifactsRequest, each) for each in requests):
         match request.WhichOneof("payload"):
@@ -113,7 +113,7 @@ def files_of(requests: Sequence[bytes], *, allow_jars: bool) -> list[Arriving]:
 
 
 def arrived(files: Sequence[Arriving], response: Any) -> list[Arriving]:
-    """Return the files that the server has completely, by its answer."""
+    """Return those files that the server has received completely, according to its response."""
     whole = {each.name for each in response.artifacts if each.is_crc_successful}
     return [each for each in files if each.name in whole]
 
@@ -167,7 +167,7 @@ _OF_LITERAL: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
 
 
 def given(part: SqlPart) -> Given | None:
-    """Return a text's arguments; None if it has none. Raises RequestError."""
+    """Return the arguments of a SQL text; None if it has none. Raises RequestError."""
     if not part.positional and not part.named:
         return None
     entries = [_entry(None, value, at) for at, value in enumerate(part.positional, 1)]
@@ -205,10 +205,11 @@ def _decimal_type(decimal: Any) -> str:
 
 
 def as_command(plan: Any) -> Any:
-    """Return the command that runs a SQL text which is a plan's root; other plans unchanged.
+    """Return the plan of a SQL text as a SQL command; any other plan unchanged.
 
-    Clients in other languages send every statement so. Spark runs either, whatever the text does.
-    Only the answers differ: a root's answer is its rows.
+    Clients in other languages than Python send each SQL text as a relation (a plan's root). Spark
+    runs both forms, whatever the text does. Only the answers differ: the answer to a root is its
+    rows.
     """
     if plan.WhichOneof("op_type") != "root" or not has_sql(plan.root):
         return plan
@@ -218,7 +219,7 @@ def as_command(plan: Any) -> Any:
 
 
 def with_text(plan: Any, text: str) -> Any:
-    """Return a plan of a SQL command or a SQL root with another text and no arguments."""
+    """Return a plan of a SQL text with another text instead, and without arguments."""
     changed = type(plan)()
     changed.CopyFrom(plan)
     command = changed.command.sql_command
@@ -240,12 +241,12 @@ def with_text(plan: Any, text: str) -> Any:
 
 
 def has_relations(plan: Any) -> bool:
-    """True if a SQL command's text comes with DataFrames that it reads."""
+    """True if a SQL command's text comes together with DataFrames that it reads."""
     return bool(plan.command.sql_command.input.WhichOneof("rel_type") == "with_relations")
 
 
 def plan_id(plan: Any) -> int | None:
-    """Return the number that the client gave a SQL command's relation, None if none."""
+    """Return the number that the client gave to a SQL command's relation; None if it gave none."""
     common = plan.command.sql_command.input.common
     return int(common.plan_id) if common.HasField("plan_id") else None
 
@@ -269,7 +270,7 @@ _SIMPLE: Final = {
 
 
 def schema_of(schema: pa.Schema) -> Any:
-    """Return the type of the stream's rows, a struct."""
+    """Return the Spark Connect type of rows with this Arrow schema: a struct."""
     found = protos.data_types.DataType()
     found.struct.SetInParent()
     for each in schema:
@@ -311,7 +312,7 @@ def _fill(found: Any, kind: pa.DataType) -> None:
 
 
 def sql_result(chunks: Sequence[bytes], plan_id: int | None) -> bytes:
-    """Return the answer to a SQL command with the rows of these Arrow streams."""
+    """Return the response to a SQL command, with the rows of these Arrow streams."""
     response = _base.ExecutePlanResponse()
     relation = response.sql_command_result.relation
     if plan_id is not None:
@@ -321,14 +322,14 @@ def sql_result(chunks: Sequence[bytes], plan_id: int | None) -> bytes:
 
 
 def settings_rows(rows: Sequence[tuple[str, str]]) -> Chunk:
-    """Return the result of a SET or RESET with these rows of a key and its value."""
+    """Return the result of a SET or RESET as Arrow: rows of a setting's key and its value."""
     columns = {name: [row[at] for row in rows] for at, name in enumerate(("key", "value"))}
     schema = pa.schema([pa.field(name, pa.string(), nullable=False) for name in columns])
     return Chunk(stream_of(pa.table(columns, schema=schema)), len(rows))
 
 
 def schema(chunks: Sequence[bytes]) -> bytes:
-    """Return the answer with the columns of Arrow streams; without streams, an empty one."""
+    """Return the response with the columns of these Arrow streams; no streams, no columns."""
     response = _base.ExecutePlanResponse()
     with pa.ipc.open_stream(chunks[0] if chunks else empty_stream()) as stream:
         response.schema.CopyFrom(schema_of(stream.schema))
@@ -336,7 +337,7 @@ def schema(chunks: Sequence[bytes]) -> bytes:
 
 
 def rows(chunk: Chunk) -> bytes:
-    """Return the answer with rows."""
+    """Return the response that contains this chunk of rows."""
     response = _base.ExecutePlanResponse()
     response.arrow_batch.data = chunk.data
     response.arrow_batch.row_count = chunk.rows
@@ -344,7 +345,7 @@ def rows(chunk: Chunk) -> bytes:
 
 
 def observed(found: Sequence[bytes]) -> bytes:
-    """Return the answer with the results of observations."""
+    """Return the response with the metrics that the statement observed (``df.observe``)."""
     response = _base.ExecutePlanResponse()
     for each in found:
         metrics = wire.parsed(_base.ExecutePlanResponse.ObservedMetrics, each)
@@ -353,13 +354,13 @@ def observed(found: Sequence[bytes]) -> bytes:
 
 
 def only_removes(plan: bytes) -> bool:
-    """True if a plan only drops objects that only its server's session holds."""
+    """True if a plan does nothing but drop objects that only one server's Spark session has."""
     command = wire.parsed(_base.Plan, plan).command
     return bool(command.WhichOneof("command_type") == "remove_cached_remote_relation")
 
 
 def handles_in(responses: Sequence[bytes]) -> set[str]:
-    """Return the objects of a command that only its server's session has: checkpoints, models."""
+    """Return the ids of what a command made in one server's session: checkpoints, models."""
     found: set[str] = set()
     for each in responses:
         response = wire.parsed(_base.ExecutePlanResponse, each)

@@ -1,10 +1,10 @@
-"""One run of one operation, and the streams in which its client reads it, one after another.
+"""One run of a Spark Connect operation, and the streams by which its client reads it in turn.
 
-The run goes on even if nobody reads. A small result is held until it is complete: if it fails
-before, no response was sent, and the client begins anew elsewhere. Longer results are sent as they
-come. The run waits while its client has not read enough of them, and read responses are kept for a
-while, since a sent one may not have arrived. Only progress is sent before held responses, if a
-statement takes long.
+The run goes on even if nobody reads. A small result is held until it is complete: if the run fails
+before, no response was sent, and the client can begin again at another HAProc. A longer result is
+sent as it comes. The run waits while its client has not read enough responses. Responses that were
+read are kept for a while, since a sent one may not have arrived. If a statement takes long, its
+progress is sent before the held responses.
 """
 
 from __future__ import annotations
@@ -39,39 +39,39 @@ from haproc.engine.rewriting import response_id
 from haproc.failure import RequestError, without_frames
 
 _THREAD_BYTES = 64 << 10
-"""Rows of this size are counted outside the event loop: it takes a tenth of a millisecond."""
+"""Rows of this size or more are counted outside the event loop, as this takes 0.1 ms or more."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLimits:
-    """The limits of kept results: their sizes, their times, their number."""
+    """The limits of Spark Connect operations and their kept responses: sizes, times, numbers."""
 
     hold_bytes: int = 4 << 20
-    """A result is held until it is complete, or until it has this size."""
+    """A result is held back until it is complete, or until it has this size."""
     window_bytes: int = 4 << 20
-    """The most bytes by which a run is ahead of its client."""
+    """The most bytes that a run may produce before its client has read them."""
     retained_bytes: int = 8 << 20
-    """Bytes kept of responses that were sent and not released; Spark's own default is 10 MiB."""
+    """The most bytes kept of read responses that were not released; Spark's default is 10 MiB."""
     stored_request_bytes_max: int = 1 << 20
-    """A longer request is not kept for another HAProc to go on with."""
+    """A longer request is not put into the key-value store, so no other HAProc can continue it."""
     stream_bytes_max: int = 1 << 30
     stream_s: float = 120.0
-    """A stream that can be reattached ends after this size or this time, as in Spark."""
+    """A reattachable stream ends after `stream_bytes_max` or after this time, as in Spark."""
     progress_after_s: float = 2.0
-    """A statement that takes longer shows its progress before it is complete."""
+    """If a statement takes longer, its progress is sent before its result is complete."""
     abandoned_after_s: float = 300.0
-    """An operation without a reader is given up after this; Spark's own default."""
+    """An operation that no stream has read for this time is given up; Spark's own default."""
     look_interval_s: float = 5.0
-    """The interval of checks for operations without a reader."""
+    """The time between two searches for operations that nobody reads."""
     ended_s: float = 1800.0
-    """The time for which an ended operation is remembered; Spark's own default."""
+    """How long an ended Spark Connect operation is remembered; Spark's own default."""
     ended_max: int = 10_000
-    """The most ended operations that are remembered; Spark's own default."""
+    """The most ended Spark Connect operations that are remembered; Spark's own default."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationRequest:
-    """A request, and ``names``: the serialized fields that each response gets beside its id."""
+    """A client's request. ``names``: the serialized fields that are added to each response."""
 
     key: Key
     request: bytes
@@ -80,10 +80,11 @@ class OperationRequest:
 
 
 class ConnectOperation:
-    """One run of an operation.
+    """One run of a Spark Connect operation.
 
-    ``keep`` stores what another HAProc needs to go on with the run. It returns the way for that,
-    and the text for this way in the responses' ids. ``ended`` is called once the run has ended.
+    ``keep`` makes sure that another HAProc can get the request of the run. It returns the way by
+    which it gets it, and the text that the ids of the responses need for this way. ``ended`` is
+    called once the run has ended.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class ConnectOperation:
         self.run = os.urandom(8)
         self.error: Exception | None = None
         self.stored: bytes | None = None
-        """The run under which the key-value store has its request; None if it has none."""
+        """The id of the run that put the request into the key-value store; None: not there."""
         self._limits = limits
         self._memory = memory
         self._user = requested.key.user
@@ -135,7 +136,7 @@ class ConnectOperation:
 
     @property
     def state(self) -> OperationState:
-        """Spark's state of an operation that was not released yet."""
+        """The state that Spark would report while the client has not released the operation."""
         if not self._ended:
             return OperationState.RUNNING
         if self.outcome is OperationState.CANCELLED:
@@ -144,27 +145,27 @@ class ConnectOperation:
 
     @property
     def outcome(self) -> OperationState:
-        """Spark's state of a released operation; cancelled, if it still ran at its release."""
+        """The state that Spark would report after a release now; CANCELLED if it still runs."""
         if self._canceled or not self._ended:
             return OperationState.CANCELLED
         return OperationState.SUCCEEDED if self.error is None else OperationState.FAILED
 
     def start(self, responses: AsyncGenerator[bytes, None]) -> None:
-        """Begin to read the run's responses."""
+        """Start the task that reads ``responses``."""
         self._task = asyncio.create_task(self._follow(responses))
 
     def has(self, index: int) -> bool:
-        """True if the responses after this one can be given from here."""
+        """True if this run has kept all its responses after the one with this index."""
         return self._first <= index + 1 <= self._first + len(self._kept)
 
     def dropped(self, index: int) -> bool:
-        """True if responses after this one were given, and are not kept any more."""
+        """True if a response after this index was given to the client, and is not kept any more."""
         return index + 1 < self._first
 
     async def attach(self, after: int = -1) -> AsyncGenerator[bytes, None]:
-        """Yield the responses after this index; an older stream ends.
+        """Yield the responses after the index ``after``; the stream that read them before ends.
 
-        Raises the error of the run, and RequestError.
+        Raises the error with which the run failed, and RequestError.
         """
         self._stream += 1
         mine, index, sent = self._stream, after + 1, 0
@@ -200,12 +201,12 @@ class ConnectOperation:
                     self.close()
 
     def release(self, index: int) -> None:
-        """Forget the responses up to this one; unread responses stay."""
+        """Forget the responses up to this index, except those that the client has not read."""
         while self._kept and self._first <= index and self._first < self._next_unread:
             self._drop_first()
 
     def cancel(self) -> bool:
-        """Stop the run; its reader gets OPERATION_CANCELED. False if the run has ended already."""
+        """Stop the run; its client gets OPERATION_CANCELED. False if it has ended already."""
         if self._ended or self._has_all:
             return False
         self._canceled = True
@@ -215,13 +216,13 @@ class ConnectOperation:
         return True
 
     def close_unread(self) -> None:
-        """Close the operation once it has no reader."""
+        """Close the operation as soon as no stream reads it."""
         self._forgotten = True
         if self.detached_at is not None:
             self.close()
 
     def close(self) -> None:
-        """Stop the run and forget all responses; an open stream ends."""
+        """Stop the run and forget all responses; a stream that still reads ends."""
         self._stream += 1
         self._closed = True
         if self._task is not None:
@@ -233,7 +234,7 @@ class ConnectOperation:
         self._notify()
 
     async def closed(self) -> None:
-        """Wait until the run has ended, on Spark too."""
+        """Wait until the run has ended, in Spark as well."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -252,10 +253,10 @@ class ConnectOperation:
             self._end(None)
 
     async def _followed(self, response: bytes) -> list[Followed]:
-        """Return the client's part of the run's next response.
+        """Return what the client needs of the run's next response.
 
-        Rows are not counted while all responses fit into ids: then the client's position is not
-        needed.
+        Rows are not counted as long as all responses together fit into a response's id: then nobody
+        needs to know the client's position.
         """
         if self._fits_ids:
             if self._held_bytes + len(response) <= TAIL_BYTES_MAX:
@@ -303,7 +304,7 @@ class ConnectOperation:
     async def _give_held(self) -> None:
         """Give the client all held responses of a complete result.
 
-        If the responses behind one are short, the id of that one contains them.
+        If the responses after one are short, its id contains them.
         """
         if _size(self._held[1:] if self._held else []) > TAIL_BYTES_MAX:
             await self._find_way()
@@ -316,7 +317,7 @@ class ConnectOperation:
                 self._give(each)
 
     def _let_go_of_request(self) -> None:
-        """Forget the request, which may be long, once it is in ids or in the store."""
+        """Forget the request, which may be long, when it is not needed in memory any more."""
         self._memory.give_back(self._user, len(self.requested.request))
         self.requested = replace(self.requested, request=b"")
 
@@ -332,7 +333,7 @@ class ConnectOperation:
             self._let_go_of_request()
 
     async def _give_streamed(self, followed: Followed) -> None:
-        """Give a response once the client has read enough of those before it."""
+        """Give the client a response, once it has read enough of the responses before this one."""
         size = len(followed.response)
         while self._unread_bytes and (
             self._unread_bytes + size > self._limits.window_bytes
@@ -356,7 +357,7 @@ class ConnectOperation:
         self._notify()
 
     def _was_read(self, index: int) -> None:
-        """Note that the client has read all responses up to this index, on any stream."""
+        """Note that the client has read all responses up to this index, in any of its streams."""
         if self._closed or index < self._next_unread:
             return
         for each in range(self._next_unread, index + 1):
@@ -392,14 +393,14 @@ class ConnectOperation:
         news.set()
 
     async def _wait(self, deadline: float | None) -> None:
-        """Wait for any change; without a deadline for ever."""
+        """Wait until anything changes, or until ``deadline``; None: no deadline."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 await self._news.wait()
 
 
 def _to_keep(error: Exception) -> Exception:
-    """Return an error without its frames; an unexpected error keeps them, to be logged."""
+    """Return the error without its stack frames; an unexpected error keeps them, for the log."""
     return without_frames(error) if isinstance(error, RequestError | EngineError) else error
 
 

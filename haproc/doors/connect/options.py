@@ -1,4 +1,4 @@
-"""Config: Spark's settings of a session, and HAProc's options."""
+"""The call Config: Spark's settings of a session, and HAProc's own options (``haproc.…``)."""
 
 from __future__ import annotations
 
@@ -43,17 +43,20 @@ _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
 
 _METADATA: Final = {key: key.replace(".", "-") for key in _READ}
 _AGE: Final = "haproc-age-s"
-"""In a request that haclient repeats: the seconds since it was first sent."""
+"""The metadata key by which haclient says how many seconds ago it sent a request first."""
 
 
 def age_s(metadata: Mapping[str, str]) -> float:
-    """Return the time since a request was first sent, 0 if not given; raises RequestError."""
+    """Return the seconds since the request was first sent; 0 if not given. Raises RequestError."""
     return reading.age(reading.seconds_in(metadata[_AGE], _AGE)) if _AGE in metadata else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class OptionChange:
-    """The change of options by a SET or RESET: of all options if ``key`` is empty."""
+    """A SET or RESET of HAProc's options. ``key``: the option; empty: RESET of all.
+
+    ``value`` is None for a RESET, and for a SET that only asks for the present value.
+    """
 
     key: str
     value: str | None = None
@@ -61,7 +64,7 @@ class OptionChange:
 
 
 def change_in(text: str) -> OptionChange | None:
-    """Return a SQL text's change of HAProc's options; None if it changes none."""
+    """Return the SET or RESET of HAProc's options that a SQL text is; None if it is none."""
     tokens = tokenize(text)
     try:
         word, first = next(tokens, None), next(tokens, None)
@@ -85,12 +88,12 @@ def change_in(text: str) -> OptionChange | None:
 
 
 def is_option(key: str) -> bool:
-    """True if a setting is HAProc's."""
+    """True if the setting is an option of HAProc's, not a setting of Spark's."""
     return key.startswith(PREFIX)
 
 
 def value_of(key: str, value: str) -> Any:
-    """Return an option's value; raises RequestError for an unknown option or a wrong value."""
+    """Return an option's text as a value; RequestError for an unknown option or a wrong value."""
     read = _READ.get(key)
     if read is None:
         raise refused(
@@ -103,7 +106,7 @@ def value_of(key: str, value: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A session's options as values."""
+    """HAProc's options for a session's statements, as values instead of texts."""
 
     freshness: Freshness
     write_concern: WriteConcern | None
@@ -113,7 +116,7 @@ class Options:
 
 
 def defaults(reads: Reads, statement_s: float) -> dict[str, str]:
-    """Return the values of unset options; a program sees at least its own writes."""
+    """Return the values of options that nobody set; by these a program sees its own writes."""
     level = reads.consistency
     return {
         "haproc.consistency": (Consistency.SESSION if level is Consistency.ANY else level).value,
@@ -125,13 +128,13 @@ def defaults(reads: Reads, statement_s: float) -> dict[str, str]:
 def in_force(
     given: Mapping[str, str], metadata: Mapping[str, str], default: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return all options that are set, by name: by the session, its URL, or by default."""
+    """Return all options by name: those set in the session, else in its URL, else the defaults."""
     of_url = {key: metadata[name] for key, name in _METADATA.items() if name in metadata}
     return {**default, **of_url, **given}
 
 
 def read(found: Mapping[str, str]) -> Options:
-    """Return options as values; raises RequestError."""
+    """Return these options (texts, by name) as values; raises RequestError."""
     values = {key: value_of(key, value) for key, value in found.items()}
     freshness = Freshness(
         values["haproc.consistency"],
@@ -154,12 +157,12 @@ def read(found: Mapping[str, str]) -> Options:
 
 _base = protos.base
 _COMPRESSION: Final = "spark.connect.session.planCompression.threshold"
-"""Read by clients that compress large plans: they must not, since HAProc reads plans."""
+"""A setting that tells clients when to compress plans. They must not, since HAProc reads plans."""
 _NEVER: Final = "-1"
 
 
 def reserved(operation: Any) -> list[str]:
-    """Return the settings of an operation that no session may change."""
+    """Return the keys that a Config operation sets openly and that no session may change."""
     if operation.WhichOneof("op_type") != "set" or operation.set.silent:
         return []
     return [pair.key for pair in operation.set.pairs if _is_reserved(pair.key)]
@@ -170,14 +173,14 @@ def _is_reserved(key: str) -> bool:
 
 
 def get_request(keys: Sequence[str]) -> bytes:
-    """Return the request for the values of settings."""
+    """Return the serialized request for the values of these settings."""
     request = _base.ConfigRequest()
     request.operation.get_option.keys.extend(keys)
     return bytes(request.SerializeToString())
 
 
 def setting(values: Mapping[str, str]) -> bytes:
-    """Return the request that sets settings."""
+    """Return the serialized request that sets these settings."""
     request = _base.ConfigRequest()
     for key, value in values.items():
         request.operation.set.pairs.add(key=key, value=value)
@@ -185,16 +188,16 @@ def setting(values: Mapping[str, str]) -> bytes:
 
 
 def values(response: bytes) -> dict[str, str]:
-    """Return the values in the answer to `get_request`."""
+    """Return the values, by key, in the response to `get_request`'s request; without unset ones."""
     pairs = wire.parsed(_base.ConfigResponse, response).pairs
     return {pair.key: pair.value for pair in pairs if pair.HasField("value")}
 
 
 def checked(operation: Any, held: Mapping[str, str] = MappingProxyType({})) -> Any:
-    """Return the operation without parts that a session may not do; raises RequestError.
+    """Return a Config operation without the parts that need no action; RequestError if not allowed.
 
-    ``held``: the present values of `reserved` settings; setting such a value again changes nothing.
-    Settings that are set silently (those of a builder) are left out if they are reserved, as Spark
+    ``held``: the present values of `reserved` settings; setting such a value again is left out.
+    Reserved settings that are set silently (by a session's builder) are left out, too, as Spark
     ignores those that it does not allow: see `taken`.
     """
     kind = operation.WhichOneof("op_type")
@@ -227,13 +230,16 @@ def _check(key: str) -> None:
 
 
 def taken(entry: ConfEntry, held: Mapping[str, str]) -> ConfEntry:
-    """Return the changes among silently set values, given the values that Spark has now."""
+    """Return the silently set values that count: HAProc's options, and those that Spark has taken.
+
+    ``held``: the values that Spark has now.
+    """
     sets = (pair for pair in entry.sets if is_option(pair[0]) or pair in held.items())
     return ConfEntry(tuple(sets))
 
 
 def for_spark(operation: Any) -> Any | None:
-    """Return Spark's part of a checked operation; None if there is none."""
+    """Return a checked Config operation's part about Spark's settings; None if it has none."""
     kind = operation.WhichOneof("op_type")
     inner = getattr(operation, kind)
     if kind == "get_all":
@@ -252,7 +258,10 @@ def _key(item: Any) -> str:
 
 
 def entry(operation: Any) -> ConfEntry | None:
-    """Return a checked operation's changes, for the session's journal; None if there are none."""
+    """Return what a checked Config operation sets and unsets, as an entry of the session's journal.
+
+    None if it changes nothing.
+    """
     match operation.WhichOneof("op_type"):
         case "set" if operation.set.pairs:
             return ConfEntry(sets=tuple((each.key, each.value) for each in operation.set.pairs))
@@ -263,9 +272,9 @@ def entry(operation: Any) -> ConfEntry | None:
 
 
 def answer(operation: Any, response: bytes, found: Mapping[str, str]) -> bytes:
-    """Return Spark's answer with HAProc's options; ``found`` are the options in force.
+    """Return Spark's response with HAProc's options added. ``found``: the options that apply.
 
-    Raises RequestError if the client asks for the value of an unset option.
+    Raises RequestError if the client asks for the value of an option that is not set.
     """
     kind = operation.WhichOneof("op_type")
     parsed = wire.parsed(_base.ConfigResponse, response)

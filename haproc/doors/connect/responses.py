@@ -1,4 +1,4 @@
-"""A client's position in a result, and its part of the result after each response of a run."""
+"""A client's position in a result, and what the client does not have yet of each response."""
 
 from __future__ import annotations
 
@@ -40,13 +40,15 @@ from haproc.wire import varint
 
 
 ID_CHARS_MAX: Final = 16 << 10
-"""A longer id is not from HAProc; its longest ones have about half of that."""
+"""A longer id is not from HAProc: its longest ids have about half of that."""
 TAIL_BYTES_MAX: Final = 4 << 10
-"""Remaining responses of this size are put into the id. Chosen: `select 1` has a kilobyte."""
+"""If the remaining responses of a result have at most this size, a response's id contains them.
+Chosen: the result of `select 1` has a kilobyte."""
 REQUEST_BYTES_MAX: Final = 2 << 10
-"""A compressed request of this size is put into the id. Chosen: most queries' are below 1 kB."""
+"""If a request, compressed, has at most this size, a response's id contains it. Chosen: most
+queries' requests are below 1 kB."""
 _REST_BYTES_MAX: Final = 64 << 10
-"""The limit of an id's rest after decompression."""
+"""The most bytes that the part of an id behind its head may have after decompression."""
 _HEAD = struct.Struct(f"<BB8sIQI{DIGEST_BYTES}s")
 _VERSION: Final = 1
 
@@ -55,9 +57,10 @@ _ARROW_BATCH: Final = 2
 _RESULT_COMPLETE: Final = 14
 _PROGRESS: Final = 18
 COMPLETE: Final = bytes((_RESULT_COMPLETE << 3 | 2, 0))
-"""A response that ends a complete result; Spark sends it only to clients that can reattach."""
+"""The response that ends a complete result; Spark sends it to clients that can reattach only."""
 _BESIDE: Final = frozenset({1, 4, 6, 7, 12, 13, 15})
-"""Ids, metrics, observed metrics and the schema: parts that may be in a response beside others."""
+"""The fields with ids, metrics, observed metrics and the schema: these may be in one response
+together with the content of others."""
 # Fields in its ArrowBatch.
 _DATA: Final = 2
 _CHUNK: Final = 4
@@ -71,28 +74,34 @@ _TAG: Final = 7
 
 
 class Kind(Enum):
-    """The content of a response."""
+    """What a response contains."""
 
     ROWS = "rows"
     PROGRESS = "progress"
     COMPLETE = "complete"
     OTHER = "other"
-    """The schema, metrics, a command's result: the same ones in the same order in every run."""
+    """The schema, metrics, a command's result: they come in the same order in every run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseParts:
-    """The kind of a response, and its rows. ``data``: an Arrow stream, or one of its chunks."""
+    """What a response contains. ``data``: of its rows, an Arrow stream or a chunk of one."""
 
     kind: Kind
     data: memoryview | None = None
     last_chunk: bool = True
     beside: bool = False
-    """True if all its content may be in a response beside another's."""
+    """True if all its content may be in one response together with another one's."""
 
 
 class Way(IntEnum):
-    """The way to the remaining responses of a result."""
+    """How a HAProc that has a response's id gets the responses after that one.
+
+    - NOTHING: it cannot get them;
+    - TAIL: the id contains them;
+    - REQUEST: the id contains the request, which must run again;
+    - STORED: the request is in the key-value store, and must run again.
+    """
 
     NOTHING = 0
     TAIL = 1
@@ -102,7 +111,10 @@ class Way(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResultPosition:
-    """A client's part of a result: ``rows`` with their digest, ``others``: the other responses."""
+    """How much of a result a client has: ``rows``, with their digest, and ``others``.
+
+    ``others``: the number of responses of `Kind.OTHER`.
+    """
 
     rows: int = 0
     others: int = 0
@@ -114,9 +126,9 @@ START: Final = ResultPosition()
 
 @dataclass(frozen=True, slots=True)
 class ResponseId:
-    """A response's id, read. ``run`` identifies one run of an operation.
+    """The content of a response's id. ``run`` identifies one run of a Spark Connect operation.
 
-    ``index`` counts the responses of that run from 0; ``rest`` belongs to its ``way``.
+    ``index``: the response's number in that run, from 0; ``rest``: the data for ``way``, see `Way`.
     """
 
     run: bytes
@@ -127,19 +139,19 @@ class ResponseId:
 
 
 def packed(rest: bytes) -> str:
-    """Return a rest in the form for ids; it is the same text in all ids with this rest."""
+    """Return an id's ``rest`` as text, compressed; the same rest always gives the same text."""
     writer = zlib.compressobj(1, wbits=12, memLevel=1)  # 13 µs; with the default memory 180
     return _text(writer.compress(rest) + writer.flush())
 
 
 def id_text(run: bytes, index: int, position: ResultPosition, way: Way, rest: str = "") -> str:
-    """Return a response's id; ``rest`` in the form of `packed`."""
+    """Return a response's id as text; ``rest``: the result of `packed`."""
     head = _HEAD.pack(_VERSION, way, run, index, position.rows, position.others, position.digest)
     return f"{_text(head)}.{rest}"
 
 
 def read_id(text: str) -> ResponseId | None:
-    """Read an id that a client sent; None if HAProc never made it."""
+    """Return the content of an id that a client sent; None if it is no id of HAProc's."""
     if len(text) > ID_CHARS_MAX:
         return None
     head_text, _, rest_text = text.partition(".")
@@ -154,12 +166,12 @@ def read_id(text: str) -> ResponseId | None:
 
 
 def tail_of(responses: Sequence[bytes]) -> bytes:
-    """Return responses as one rest."""
+    """Return responses, one after the other, as the ``rest`` of an id."""
     return b"".join(struct.pack("<I", len(each)) + each for each in responses)
 
 
 def responses_of(tail: bytes) -> list[bytes]:
-    """Unpack what `tail_of` packed; ValueError if it is cut off, or holds another message."""
+    """Return the responses in a result of `tail_of`; ValueError if it is cut off, or is none."""
     responses, at = [], 0
     while at < len(tail):
         if at + 4 > len(tail):
@@ -175,9 +187,10 @@ def responses_of(tail: bytes) -> list[bytes]:
 
 
 def seen(response: bytes) -> ResponseParts:
-    """Return the parts of a serialized ExecutePlanResponse; ValueError if it is none.
+    """Return what a serialized ExecutePlanResponse contains; ValueError if it is none.
 
-    Nothing is copied, and no message is built: a schema may nest deeper than protobuf reads.
+    Nothing is copied, and no message is built: a schema may be nested deeper than protobuf can
+    read.
     """
     kind = Kind.OTHER
     data: memoryview | None = None
@@ -201,7 +214,7 @@ def seen(response: bytes) -> ResponseParts:
 
 @dataclass(frozen=True, slots=True)
 class RequestRead:
-    """The parts of a serialized ExecutePlanRequest that matter."""
+    """The parts of a serialized ExecutePlanRequest that `delivery` needs."""
 
     session_id: str = ""
     operation_id: str = ""
@@ -211,7 +224,7 @@ class RequestRead:
 
 
 def read_request(request: bytes) -> RequestRead:
-    """Return the parts of a serialized ExecutePlanRequest; ValueError if it is none."""
+    """Return these parts of a serialized ExecutePlanRequest; ValueError if it is none."""
     texts: dict[int, str] = {}
     tags: list[str] = []
     plan_hash, reattachable = b"", False
@@ -231,9 +244,10 @@ def read_request(request: bytes) -> RequestRead:
 
 
 def fields(message: memoryview) -> list[tuple[int, int | memoryview]]:
-    """Return a message's fields: number, and the value of a varint or the bytes of anything else.
+    """Return the fields of a protobuf message: each one's number, and its value or its bytes.
 
-    Raises ValueError if it is no message.
+    Numbers (varints) are given as values, all other fields as bytes. Raises ValueError if it is no
+    message.
     """
     return [
         (
@@ -269,20 +283,23 @@ def _decompressed(data: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A response to send, and the client's position after it; None if unknown."""
+    """A response for the client, and the client's position once it has this response.
+
+    ``position`` is None if it is unknown; then nobody can continue after this response.
+    """
 
     kind: Kind
     response: bytes
     position: ResultPosition | None
     beside: bool = False
-    """True if another response may contain this one's content."""
+    """True if another response may contain this response's content."""
 
 
 def merged(held: Sequence[Followed]) -> list[Followed]:
-    """Return the same content in fewer responses; clients send a call for each.
+    """Return the content of these responses in fewer ones: clients send a call for each response.
 
-    The fields of two messages, one after the other, are those of one message. The end of a result
-    stays alone.
+    Two messages, one after the other, are one message with the fields of both. The response that
+    ends the result stays alone.
     """
     found: list[Followed] = []
     for each in held:
@@ -297,7 +314,7 @@ def merged(held: Sequence[Followed]) -> list[Followed]:
 
 
 class Following:
-    """Follows one run, for a client at position ``start``."""
+    """Follows one run of a query, for a client that has the result up to the position ``start``."""
 
     def __init__(self, start: ResultPosition = START) -> None:
         self._start = start
@@ -310,10 +327,10 @@ class Following:
         return self._digest.rows if self._digest is not None else 0
 
     def take(self, response: bytes) -> list[Followed]:
-        """Return the client's part of the run's next response.
+        """Return what the client does not have yet of the run's next response.
 
-        Long responses take a millisecond or more. Raises RequestError if the rows are not the same,
-        and ValueError for an invalid response.
+        Long responses take a millisecond or more. Raises RequestError if the run's first rows are
+        not the rows that the client has, and ValueError for an invalid response.
         """
         looked = seen(response)
         if looked.kind is Kind.ROWS:
@@ -327,7 +344,10 @@ class Following:
         return [Followed(looked.kind, response, self._position(), looked.beside)]
 
     def ended(self) -> None:
-        """Note that the run has no more rows. Raises RequestError if the client has more."""
+        """Note that the run has no more rows.
+
+        Raises RequestError if the client has more than these.
+        """
         if self._rows < self._start.rows:
             raise _changed(f"it has {self._rows} rows now, {self._start.rows} were delivered")
 
@@ -369,7 +389,7 @@ class Following:
         return [Followed(Kind.ROWS, _with_rows(response, left, self._start.rows), self._position())]
 
     def _pass_over(self, batch: pa.RecordBatch, left: list[pa.RecordBatch]) -> None:
-        """Add a batch's rows; append the rows that the client does not have to ``left``."""
+        """Add a batch's rows to the digest; append to ``left`` those that the client lacks."""
         digest = self._digest
         assert digest is not None
         missing = self._start.rows - self._rows
@@ -391,7 +411,10 @@ def _joined(chunks: list[memoryview]) -> Any:
 
 
 def _with_rows(response: bytes, batches: list[pa.RecordBatch], first: int) -> bytes:
-    """Return a response with these rows instead of its own; ``first``: their first index."""
+    """Return a response with the rows of ``batches`` instead of its own.
+
+    ``first``: the place of the first of these rows in the whole result.
+    """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema) as writer:
         batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

@@ -1,4 +1,4 @@
-"""The door's gRPC listener, its health service, and the refusals before it closes."""
+"""The gRPC listener of the Spark Connect door, its health check, and how it sends clients away."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Numbers of the door for operators.
+    """Numbers of the Spark Connect door for operators.
 
-    - ``statements``: those that run now, by the effect of their plans (`Does`);
-    - ``operations``: those that run, or that their clients have not released yet;
-    - ``resumed``: results that went on in a new run after an earlier one broke off, since the start
-      of this HAProc.
+    - ``statements``: how many run now, by the effect of their plans (`Does`);
+    - ``operations``: how many run, or have ended and were not released by their clients;
+    - ``resumed``: how many results broke off and were continued by a new run of their request,
+      since this HAProc started.
     """
 
     statements: Mapping[str, int]
@@ -40,7 +40,7 @@ class Figures:
     resumed: int
 
     def fields(self) -> dict[str, Json]:
-        """Return the numbers for ``/clusterStatus``."""
+        """Return the numbers in the form of the answer to ``/clusterStatus``."""
         return {
             "statements": dict(self.statements),
             "operations": self.operations,
@@ -56,15 +56,15 @@ class Figures:
 
 HEALTH: Final = "grpc.health.v1.Health"
 _SERVICE: Final = 1
-"""The field in a HealthCheckRequest with the service; empty or missing means the server."""
+"""The field of HealthCheckRequest with the service's name; empty means the whole server."""
 SERVICE: Final = b"spark.connect.SparkConnectService"
 SERVING: Final = b"\x08\x01"
 NOT_SERVING: Final = b"\x08\x02"
-"""HealthCheckResponses."""
+"""Serialized HealthCheckResponses."""
 
 
 def health_handler(serves: Callable[[], bool]) -> grpc.GenericRpcHandler:
-    """Return the handler; it calls ``serves`` each time."""
+    """Return the handler of health checks; it calls ``serves`` at each one for the answer."""
 
     async def check(request: bytes, context: Any) -> bytes:
         try:
@@ -90,12 +90,12 @@ def health_handler(serves: Callable[[], bool]) -> grpc.GenericRpcHandler:
 _TURN_S: Final = 0.01
 _QUIET_TURNS: Final = 10
 _TURNS_MAX: Final = 50
-"""Half a second. Turns of the loop are counted, not time: calls that wait for a busy loop are
-accepted before its next turn."""
+"""Half a second. Turns of the event loop are counted, not time: if the loop was busy, calls that
+came meanwhile are accepted before its next turn."""
 
 
 class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """The handlers of one server, until it sends its clients away."""
+    """The handlers of one gRPC server; after `send_away` they refuse every call."""
 
     def __init__(self, handlers: grpc.GenericRpcHandler) -> None:
         self._handlers = handlers
@@ -103,7 +103,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._refused = 0
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return the handler of a call; None for an unknown one."""
+        """Return the handler of a call; None if there is no such call."""
         handler = self._handlers.service(handler_call_details)
         if handler is None or not self._leaving:
             return handler
@@ -123,7 +123,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def _refusing(handler: Any) -> Any:
-    """Return a handler of the same shape that refuses its client with a retry."""
+    """Return a handler of the same kind that refuses every call: the client shall try again."""
 
     async def refuse(_: Any, context: Any) -> None:
         error = RequestError(
@@ -148,13 +148,13 @@ def _refusing(handler: Any) -> Any:
 
 
 HANDSHAKE_S: Final = HEAD_S
-"""The time for a client to begin, as at the other doors; then its connection is closed."""
+"""The time a client has to begin, as at the HTTP doors; after it, its connection is closed."""
 MESSAGE_BYTES_MAX: Final = 128 << 20
-"""As in Spark's own servers and clients."""
+"""The most bytes of a message, as in Spark's own servers and clients."""
 
 
 class ConnectListener:
-    """One server's listener; closed until `open` is called."""
+    """The listener of the Spark Connect door; closed until `open` is called."""
 
     def __init__(
         self,
@@ -168,9 +168,10 @@ class ConnectListener:
         end: Callable[[], Awaitable[None]],
         certificates: Certificates | None = None,
     ) -> None:
-        """``serves``: the answer of a health check; ``figures``: numbers for operators.
+        """``serves``: True if a health check shall succeed; ``figures``: numbers for operators.
 
-        ``end`` is awaited once the last server has ended. With ``certificates`` it speaks TLS only.
+        ``end`` is awaited in `aclose`, after the last server has ended. With ``certificates`` the
+        listener speaks TLS only.
         """
         self._health = health_handler(lambda: serves() and self.is_open)
         self.figures = figures
@@ -183,13 +184,13 @@ class ConnectListener:
         self._changing = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
         self.address = address
-        """As configured."""
+        """The address in the configuration."""
         self.port = address.port
-        """The open port; it differs from a configured port 0."""
+        """The port that is open; not the configured one if that is 0."""
 
     @property
     def url(self) -> str:
-        """The address for PySpark."""
+        """The address to which PySpark connects."""
         return f"sc://{Address(self.address.host, self.port)}"
 
     @property
@@ -198,7 +199,10 @@ class ConnectListener:
         return self._server is not None
 
     async def open(self) -> None:
-        """Accept connections; raises OSError if that fails. Opening twice is harmless."""
+        """Accept connections; OSError if that fails.
+
+        It is harmless if the listener is open already.
+        """
         async with self._changing:
             if self._server is not None:
                 return
@@ -223,7 +227,7 @@ class ConnectListener:
             raise _why_not(self.address) from error
 
     async def close(self) -> None:
-        """Refuse connections and new calls from now on; running calls still end."""
+        """Refuse connections and new calls from now on; calls that run can still end."""
         async with self._changing:
             if self._server is None:
                 return
@@ -240,7 +244,7 @@ class ConnectListener:
         task.add_done_callback(self._ending.discard)
 
     async def aclose(self) -> None:
-        """Close for good; waits for running calls, at most ``shutdown_s``."""
+        """Close the listener for good; wait at most ``shutdown_s`` for calls that run."""
         await self.close()
         if self._ending:
             await asyncio.wait(self._ending, timeout=self._shutdown_s)
@@ -248,11 +252,11 @@ class ConnectListener:
 
 
 def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
-    """Return credentials by which each new connection gets the present certificates."""
+    """Return credentials with which each new connection uses the certificates of that moment."""
     last = certificates.now.pem
 
     def changed() -> Any:
-        """Return the configuration if it has changed; gRPC calls this on its own threads."""
+        """Return new certificates if they have changed; gRPC calls this in threads of its own."""
         nonlocal last
         pem = certificates.now.pem
         if pem is last:
@@ -271,7 +275,7 @@ def _configuration(pem: Pem) -> Any:
 
 
 def _why_not(address: Address) -> OSError:
-    """Return the reason why listening on an address fails."""
+    """Return the error that says why this process cannot listen on an address."""
     try:
         family, _, _, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM

@@ -1,9 +1,9 @@
-"""Every call of spark.connect.SparkConnectService, as bytes.
+"""The handlers of all calls of spark.connect.SparkConnectService; messages are bytes.
 
-A call that runs a plan is handled like a statement (`execute`), and its responses are delivered at
-each attempt of its client (`delivery`). Questions about operations are answered here. All other
-calls are relayed into the Spark session behind the client's, and their changes are recorded in the
-session's journal.
+A call that runs a plan is handled like a statement (`execute`). Its client receives the responses,
+also if it has to ask several times (`delivery`). Questions about Spark Connect operations are
+answered here. All other calls are relayed into the Spark session behind the client's session, and
+what they change is recorded in the session's journal.
 """
 
 from __future__ import annotations
@@ -38,19 +38,22 @@ from haproc.statements.registry import Registry
 _base = protos.base
 SERVICE: Final = "spark.connect.SparkConnectService"
 CONTROL_S: Final = 60.0
-"""Deadline of calls that run no statement; a cold server took over 10 s for its first one."""
+"""The time limit of calls that run no statement; a server that had just started took over 10 s for
+the first one."""
 RESENT_S: Final = 900.0
-"""The highest age of a request that PySpark repeats, which it does not state: it retries for ten
-minutes (15 times, finally a minute apart), and attempts take time, too."""
+"""The age that is assumed of a request which PySpark may have sent before: PySpark does not say it.
+It repeats for ten minutes (15 times, at last a minute apart), and the attempts themselves take
+time."""
 SETTINGS_KEPT_MAX: Final = 32
 SETTINGS_BYTES_MAX: Final = 4 << 10
-"""Answers about settings that are kept for each session, and the size limit of one with its
-question. Chosen: PySpark asks for two or three settings at once, in half a kilobyte."""
+"""How many of Spark's answers about settings are kept for each session, and the most bytes of such
+an answer with its question. Chosen: PySpark asks for two or three settings at once, in half a
+kilobyte."""
 _REATTACH_OPERATION, _REATTACH_LAST = 3, 5
 
 
 class ConnectService:
-    """The handlers; each raises RequestError, or RelayedError with Spark's own error."""
+    """The handlers of calls; each raises RequestError, or RelayedError with Spark's own error."""
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class ConnectService:
         self.deliveries = deliveries
 
     def handlers(self, boundary: Boundary) -> grpc.GenericRpcHandler:
-        """Return the handlers for a server."""
+        """Return the handlers in the form that a gRPC server needs."""
         unary: Mapping[str, Callable[[Call, bytes], Any]] = {
             "AnalyzePlan": self.analyze,
             "Config": self.config,
@@ -87,14 +90,14 @@ class ConnectService:
         return grpc.method_handlers_generic_handler(SERVICE, made)
 
     def figures(self) -> Figures:
-        """Return the figures for operators."""
+        """Return the numbers of this door for operators."""
         running = {does.value: count for does, count in self._executing.running.items()}
         return Figures(running, self.deliveries.kept, self.deliveries.resumed)
 
     # -- operations --------------------------------------------------------------------------
 
     async def execute(self, call: Call, request: bytes) -> AsyncGenerator[bytes, None]:
-        """Run a plan."""
+        """ExecutePlan: run a plan, and yield the responses."""
         operation_id = text_of(request, EXECUTE_OPERATION)
         if not operation_id:
             operation_id = str(uuid.uuid4())
@@ -108,7 +111,7 @@ class ConnectService:
                 yield response
 
     async def reattach(self, call: Call, request: bytes) -> AsyncGenerator[bytes, None]:
-        """Yield an operation's further responses."""
+        """ReattachExecute: yield the responses of an operation after those that the client has."""
         operation_id = text_of(request, _REATTACH_OPERATION)
         last = text_of(request, _REATTACH_LAST) or None
         key, names = _key(call, operation_id), to_client("ExecutePlan", call.names, operation_id)
@@ -122,14 +125,14 @@ class ConnectService:
         return lambda request: self._executing.execute_plan(call, operation_id, request, age_s)
 
     async def release_execute(self, call: Call, request: bytes) -> bytes:
-        """Forget the responses that the client has read."""
+        """ReleaseExecute: forget responses that the client has read, or a whole operation."""
         parsed = parse(_base.ReleaseExecuteRequest, request)
         until = parsed.release_until.response_id if parsed.HasField("release_until") else None
         self.deliveries.release(_key(call, parsed.operation_id), until)
         return _answer(call, _base.ReleaseExecuteResponse(operation_id=parsed.operation_id))
 
     async def interrupt(self, call: Call, request: bytes) -> bytes:
-        """Stop operations."""
+        """Interrupt: stop Spark Connect operations; the answer names those that were stopped."""
         parsed = parse(_base.InterruptRequest, request)
         kinds = _base.InterruptRequest.InterruptType
         which: dict[str, str] = {}
@@ -143,7 +146,7 @@ class ConnectService:
         return _answer(call, _base.InterruptResponse(interrupted_ids=stopped))
 
     async def status(self, call: Call, request: bytes) -> bytes:
-        """Return the states of operations; of writes, through any HAProc."""
+        """GetStatus: return the states of operations here, and of writes through any HAProc."""
         parsed = parse(_base.GetStatusRequest, request)
         response = _base.GetStatusResponse()
         if parsed.HasField("operation_status"):
@@ -161,7 +164,7 @@ class ConnectService:
         return await self._behind.enter_session(call.names.session_id, call.user)
 
     async def analyze(self, call: Call, request: bytes) -> bytes:
-        """Analyse plans; this may run parts of them."""
+        """AnalyzePlan: let Spark analyse plans, which may run parts of them."""
         request, plans = await plan_work(self._texts, len(request), plans_of, request)
         session = await self._session(call)
         counts = [await self._executing.check(call, session, plan) for plan in plans]
@@ -173,7 +176,7 @@ class ConnectService:
         return answer
 
     async def config(self, call: Call, request: bytes) -> bytes:
-        """Read or change settings."""
+        """Config: read or change settings of the session."""
         parsed = parse(_base.ConfigRequest, request)
         reserved, session = options.reserved(parsed.operation), None
         held: Mapping[str, str] = {}
@@ -250,7 +253,7 @@ class ConnectService:
     async def add_artifacts(
         self, call: Call, first: bytes, following: AsyncIterator[bytes]
     ) -> bytes:
-        """Add files to the session, here and in its journal."""
+        """AddArtifacts: add files to the client's session, and record them in its journal."""
         requests, size = [first], len(first)
         async for request in following:
             size += len(request)
@@ -278,7 +281,7 @@ class ConnectService:
         return response + to_client(call.rpc, call.names)
 
     async def relayed(self, call: Call, request: bytes) -> bytes:
-        """Make a call in the Spark session behind the client's."""
+        """Relay a call into the Spark session behind the client's session; return the answer."""
         return await self._relayed(call, await self._session(call), request)
 
     async def _relayed(self, call: Call, session: ClientSession, request: bytes) -> bytes:
@@ -286,7 +289,7 @@ class ConnectService:
         return response + to_client(call.rpc, call.names)
 
     async def error_details(self, enriched: Enriched, call: Call, request: bytes) -> bytes:
-        """Return the details of an error: HAProc's, or else Spark's own."""
+        """FetchErrorDetails: return the details of HAProc's error, or relay the call to Spark."""
         parsed = parse(_base.FetchErrorDetailsRequest, request)
         found = enriched.find(parsed.error_id)
         if found is None:
@@ -294,7 +297,7 @@ class ConnectService:
         return found + to_client(call.rpc, call.names)
 
     async def release_session(self, call: Call, request: bytes) -> bytes:
-        """Close the session for good, or let it begin anew under its id."""
+        """ReleaseSession: close the session for good, or let its id be used for a new one."""
         parsed = parse(_base.ReleaseSessionRequest, request)
         self.deliveries.close_session(call.user, call.names.session_id)
         if parsed.allow_reconnect:
@@ -304,7 +307,7 @@ class ConnectService:
         return to_client(call.rpc, call.names)
 
     async def clone_session(self, call: Call, request: bytes) -> bytes:
-        """Make a new session with the content of this one."""
+        """CloneSession: make a new session with the content of the client's session."""
         parsed = parse(_base.CloneSessionRequest, request)
         new_id = parsed.new_session_id or str(uuid.uuid4())
         check_id(new_id, "the new session's")

@@ -1,4 +1,4 @@
-"""The user of a request, found by its token, and the user's rights.
+"""Finds the user of a request by its token, and the user's rights.
 
 One place for all doors: users of the configuration, users of an OpenID Connect provider, jobs in
 the name of their users, and the ring's secret, by which HAProcs authenticate to each other.
@@ -40,9 +40,10 @@ _PEERS: Final = "only HAProcs ask this, under the ring's secret"
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """An admitted user. ``authorization``: the authorization of a job, if the request is a job's.
+    """A user who was admitted. ``authorization``: of the job that sent the request; None: no job.
 
-    ``issued``: the rights came with the token of a provider, so they cannot be found by name.
+    ``issued``: True if the rights came with a provider's token, so they cannot be found by the
+    name.
     """
 
     user: str
@@ -53,14 +54,14 @@ class Admitted:
 
 ADMITTED: Final = web.RequestKey("admitted", Admitted)
 NOBODY: Final = Admitted(ANONYMOUS, NOTHING)
-"""The user of a request that is open to everybody."""
+"""The user of requests that anybody may send."""
 
 
 class Users:
-    """The users of the configuration, by their tokens and by their names.
+    """The users in the configuration, found by their tokens or by their names.
 
-    A token is looked up by its digest: the time of the lookup shows something about digests only,
-    and nobody can make a token for a digest.
+    A token is looked up by its digest. So the time of the lookup shows something about digests
+    only, and nobody can make a token for a given digest.
     """
 
     def __init__(self, users: Sequence[User]) -> None:
@@ -69,7 +70,7 @@ class Users:
         self.replace(users)
 
     def replace(self, users: Sequence[User]) -> None:
-        """Replace all users by these."""
+        """Replace all users by ``users``."""
         self._by_name = {user.name: Admitted(user.name, user.rights) for user in users}
         self._by_digest = {
             digest_of(user.token) if user.token else user.token_hash: self._by_name[user.name]
@@ -77,47 +78,49 @@ class Users:
         }
 
     def of_token(self, token: str) -> Admitted | None:
-        """Return the user of a token; None if there is none."""
+        """Return the user with this token; None if there is none."""
         return self._by_digest.get(digest_of(token))
 
     def named(self, name: str) -> Admitted | None:
-        """Return the user of a name; None if there is none."""
+        """Return the user with this name; None if there is none."""
         return self._by_name.get(name)
 
 
 class JobTokens(Protocol):
-    """The tokens of jobs."""
+    """The tokens that jobs use for their own requests."""
 
     async def submitter(self, token: str, session_id: str = "") -> tuple[str, Rights | None]:
-        """Return the user of a token's job, and the rights from a provider, if that gave any.
+        """Return the user who submitted the job with this token, and that user's rights.
 
-        ``session_id``: the Spark session that the call is for. Raises RequestError.
+        The rights are None unless they came with a provider's token. ``session_id``: the Spark
+        session of the job's call. Raises RequestError.
         """
         ...
 
     def authorization_of(self, token: str) -> Authorization:
-        """Return the authorization that this token gives."""
+        """Return the authorization by which the job with this token may send requests."""
         ...
 
 
 class Provider(Protocol):
-    """A provider of users."""
+    """A provider of users, such as an OpenID Connect provider."""
 
     async def user_of(self, token: str) -> tuple[str, Rights]:
-        """Return a signed token's user and rights; raises RequestError."""
+        """Return the user and the rights in a signed token; raises RequestError."""
         ...
 
 
 def is_signed(token: str) -> bool:
-    """True if a token has a provider's form: three parts, of which the first is JSON."""
+    """True if the token looks like a provider's: three parts with dots, the first one JSON."""
     return token.startswith("eyJ") and token.count(".") == 2 and token.isascii()
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Admits users at a door.
+    """Finds the users of the requests at one door, and refuses all others.
 
-    ``secret``: the ring's, if it opens the door. ``anonymous``: True if no token is needed.
+    ``secret``: the ring's secret if it is accepted at this door. ``anonymous``: True if no token is
+    needed.
     """
 
     users: Users
@@ -127,7 +130,7 @@ class Admission:
     anonymous: bool = False
 
     async def admit(self, headers: Mapping[str, str], session_id: str = "") -> Admitted:
-        """Return the request's user; raises RequestError."""
+        """Return the user with a request's token; RequestError if there is none."""
         if self.jobs is not None and _given(headers).startswith(f"{PREFIX}."):
             return await self._of_job(self.jobs, _given(headers), session_id)
         if self.anonymous:
@@ -179,7 +182,7 @@ class Admission:
         return operator if self.secret is not None else "the token of a user of this ring"
 
     def _shown(self, headers: Mapping[str, str]) -> str:
-        """Return the one token of a request; raises RequestError."""
+        """Return the token of a request; RequestError if it has none, or several."""
         many = headers.getall("Authorization", ()) if isinstance(headers, CIMultiDictProxy) else ()
         if len(many) > 1:
             raise refused(
@@ -196,7 +199,7 @@ def _given(headers: Mapping[str, str]) -> str:
 
 
 def check_role(admitted: Admitted, role: Role) -> None:
-    """Raise RequestError (403) for a user without a role."""
+    """Raise RequestError (403) if a user does not have this role."""
     if admitted.rights.has(role):
         return
     has = ", ".join(admitted.rights.roles) or "none"
@@ -208,7 +211,7 @@ def check_role(admitted: Admitted, role: Role) -> None:
 
 
 class Access:
-    """The users of one HAProc's doors; `users` change while it runs."""
+    """The users that are admitted at one HAProc's doors; `users` may change while it runs."""
 
     def __init__(self, config: Config, provider: Provider | None = None) -> None:
         self.users = Users(config.users)
@@ -232,9 +235,9 @@ class Access:
         self.users.replace(config.users)
 
     def clients(self, jobs: JobTokens | None = None) -> Admission:
-        """Return the admission at the doors for clients."""
+        """Return what finds users at the doors for clients; ``jobs``: the tokens of jobs."""
         return Admission(self.users, self._provider, jobs, anonymous=not self._authenticates)
 
     def operators(self) -> Admission:
-        """Return the admission at the door for operators and peers."""
+        """Return what finds users at the door for operators and peers."""
         return Admission(self.users, self._provider, secret=self._secret)

@@ -1,4 +1,4 @@
-"""Bodies: reading those of requests, writing those of answers and failures."""
+"""Bodies of requests and answers: reading them, writing them, errors as JSON."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ from haproc.statements.request_admission import Held
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 BODY_READ_S: Final = 60.0
-"""A body that takes longer is given up; chosen, not measured."""
+"""If reading a body takes longer, the request is refused; chosen, not measured."""
 PROGRESS_BYTES: Final = 1 << 20
-"""The bytes of a large body that must arrive within `BODY_READ_S`; chosen, not measured."""
+"""Of a large body at least this must arrive in each `BODY_READ_S`; chosen, not measured."""
 SMALL_BYTES_MAX: Final = 64 << 10
-"""The limit of a body with a few fields."""
+"""The most bytes of a body with only a few fields."""
 REASON_CHARACTERS_MAX: Final = 400
-"""Of the text in a status line; clients take lines of 8 KiB. Chosen, not measured."""
+"""The most characters of an error in the status line; clients accept lines of 8 KiB. Chosen, not
+measured."""
 ARRIVED: Final = web.RequestKey("arrived", float)
-"""The loop's clock when the request came, before its user was known."""
+"""The event loop's time when the request came, before its user was known."""
 HELD: Final = web.RequestKey("held", Held)
-"""The memory that the request holds; not on the operator door."""
+"""Counts the memory that the request uses; absent on the operator door."""
 
 
 async def read_object(request: web.BaseRequest, known: Collection[str]) -> dict[str, Any]:
-    """Return a small JSON object; raises RequestError if it has other fields than ``known``."""
+    """Read a small JSON object; RequestError if it has fields other than ``known``."""
     check_json(request)
     body = reading.parse_object(await read_body(request, SMALL_BYTES_MAX))
     reading.no_unknown(body, known)
@@ -48,7 +49,10 @@ async def read_object(request: web.BaseRequest, known: Collection[str]) -> dict[
 
 
 async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
-    """Return the body; raises RequestError if it is too large (without reading it) or too slow."""
+    """Read the body; RequestError if it is longer than ``bytes_max``, or comes too slowly.
+
+    If its head says that it is longer, it is not read at all.
+    """
     length = request.content_length
     if length is not None and length > bytes_max:
         raise _too_large(bytes_max)
@@ -74,12 +78,12 @@ async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
 
 
 def is_packed(request: web.BaseRequest) -> bool:
-    """True if the body has an encoding that must be undone."""
+    """True if the body is compressed (Content-Encoding)."""
     return _encoding(request) not in PLAIN
 
 
 def check_plain(request: web.BaseRequest) -> None:
-    """Refuse a body that is packed as a whole."""
+    """Raise RequestError if the whole body is compressed."""
     if is_packed(request):
         raise refused(
             ErrorClass.CONTENT_TYPE, "a form comes without a Content-Encoding here", "send it raw"
@@ -91,7 +95,7 @@ def _encoding(request: web.BaseRequest) -> str:
 
 
 async def _parts(request: web.BaseRequest) -> AsyncIterator[bytes]:
-    """Yield the body as it comes, unpacked; raises RequestError if it is cut off."""
+    """Yield the body's parts as they come, decompressed; RequestError if the body is cut off."""
     packed = request.content.iter_any()
     if not is_packed(request):
         async for part in packed:
@@ -107,7 +111,7 @@ async def _parts(request: web.BaseRequest) -> AsyncIterator[bytes]:
 
 @asynccontextmanager
 async def in_time() -> AsyncIterator[None]:
-    """Limit the time of reading a body; raises RequestError after it."""
+    """Limit the time of reading a body to `BODY_READ_S`; raises RequestError when it is over."""
     try:
         async with asyncio.timeout(BODY_READ_S):
             yield
@@ -118,7 +122,7 @@ async def in_time() -> AsyncIterator[None]:
 
 
 async def stream_body(request: web.BaseRequest, take: Callable[[bytes], Awaitable[None]]) -> None:
-    """Pass on a body of any size as it comes; raises RequestError if it makes no progress."""
+    """Pass the parts of a body of any size to ``take``; RequestError if they come too slowly."""
     loop = asyncio.get_running_loop()
     came = 0
     try:
@@ -146,7 +150,7 @@ def _too_large(bytes_max: int) -> RequestError:
 
 
 def check_json(request: web.BaseRequest) -> None:
-    """Refuse a body with a content type other than JSON."""
+    """Raise RequestError if the body's content type is not JSON."""
     if request.content_type not in ("application/json", "application/octet-stream"):
         raise refused(
             ErrorClass.CONTENT_TYPE,
@@ -162,7 +166,7 @@ def json_response(body: Mapping[str, Any], status: int = 200) -> web.Response:
 
 
 def raw_json(data: bytes, status: int = 200) -> web.Response:
-    """Return an answer with a body that is JSON already."""
+    """Return an answer whose body ``data`` is JSON already."""
     return web.Response(
         body=data, status=status, headers={"Content-Type": "application/json; charset=utf-8"}
     )
@@ -174,9 +178,9 @@ def raw_json(data: bytes, status: int = 200) -> web.Response:
 
 
 CLUSTER: Final = web.AppKey("cluster", str)
-"""The cluster of the application: every error names it."""
+"""The name of this HAProc's cluster; every error contains it."""
 REQUESTED: Final = web.RequestKey("requested", RequestedStatement)
-"""The statement of a request, once it is read."""
+"""The statement or rows that a request sends, once it was read."""
 
 _CLASS_OF_HTTP: Final = {
     404: (ErrorClass.NOT_FOUND, "there is nothing at this path", "see /openapi.json"),
@@ -189,7 +193,7 @@ _CLASS_OF_HTTP: Final = {
 def body_of(
     error: RequestError, cluster: str, statement_id: str | None = None, status: int = 0
 ) -> dict[str, Json]:
-    """Return the error's JSON body; also the ``status.error`` of a failed statement."""
+    """Return an error as JSON fields: a body, or ``status.error`` of a failed statement."""
     return {
         "error_code": CODE_OF_STATUS[status or status_of(error)],
         "message": error.message,
@@ -205,7 +209,7 @@ def body_of(
 
 
 def as_request_error(error: BaseException, what: str, *, only_reads: bool = False) -> RequestError:
-    """Turn any error that was raised while a door did ``what`` into the client's error."""
+    """Turn any error that was raised while a door did ``what`` into the error for the client."""
     if isinstance(error, web.HTTPException):
         return _of_http(error)
     if isinstance(error, web.RequestPayloadError):
@@ -226,9 +230,9 @@ def error_response(
     *,
     livy: bool = False,
 ) -> web.Response:
-    """Return an error's answer; ``requested``: the statement that it is about.
+    """Return the answer for an error; ``requested``: the statement that it is about, if any.
 
-    ``livy``: the clients are Livy's, which show the field ``msg``, or, as pylivy, the status line.
+    ``livy``: for clients of Livy, which show the field ``msg`` or (pylivy) the status line.
     """
     status = status_of(error, requested)
     body = body_of(
@@ -250,6 +254,6 @@ def error_response(
 
 
 def _in_a_status_line(text: str) -> str:
-    """Return the text as one line of printable ASCII, of a length that clients take."""
+    """Return the text as one line of printable ASCII, so short that clients accept it."""
     line = " ".join(text.split()).encode("ascii", "replace").decode()
     return "".join(each if each.isprintable() else "?" for each in line)[:REASON_CHARACTERS_MAX]

@@ -1,4 +1,4 @@
-"""The connections of one listener: their number, their silence, half-closed ones, and errors."""
+"""The connections of one listener: how many, how long they may be silent, and their errors."""
 
 from __future__ import annotations
 
@@ -26,29 +26,32 @@ from haproc.failure import ErrorClass, RequestError, busy, refused
 
 
 PROBES_S: Final = (0.5, 0.5)
-"""The times of the first probes: most requests are answered before."""
+"""The pauses before the first probes of a half-closed connection: most requests end before."""
 PROBE_S: Final = 10.0
-"""The interval of the later probes."""
+"""The pause before each later probe."""
 INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HalfClosed:
-    """Checks now and then, by an interim answer, whether a client is still there."""
+    """Probes whether the client of a half-closed connection is still there.
+
+    A probe is an interim answer (``100 Continue``); if the client is gone, writing fails.
+    """
 
     def __init__(self, whole: int, transport: asyncio.Transport, takes: Callable[[], bool]) -> None:
         self.whole = whole
-        """The number of complete requests on the connection."""
+        """The number of complete requests that came on the connection."""
         self._transport, self._takes = transport, takes
         self._left = list(PROBES_S)
         self._timer: asyncio.TimerHandle | None = None
 
     def wait(self) -> None:
-        """Probe the client after a while, again and again until `end`."""
+        """Send a probe after a pause, and again and again, until `end` is called."""
         after_s = self._left.pop(0) if self._left else PROBE_S
         self._timer = asyncio.get_running_loop().call_later(after_s, self._probe)
 
     def end(self) -> None:
-        """Stop probing."""
+        """Send no more probes."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -80,40 +83,42 @@ class HalfClosed:
 _LOG = logging.getLogger(__name__)
 
 HEAD_S: Final = 10.0
-"""As in other servers and proxies (HAProxy's manual: 5 to 10 s); not measured."""
+"""The time limit of a request's head, as in other servers and proxies (HAProxy's manual: 5 to 10
+s); not measured."""
 KEEPALIVE_S: Final = 75.0
-"""An idle connection is closed after this."""
+"""A connection without a request is closed after this time."""
 STALL_S: Final = 60.0
-"""A client that takes nothing for this time is cut off: its answer stays in memory."""
+"""A client that accepts no bytes for this time is cut off, since its answer stays in memory."""
 CONNECTIONS_MAX: Final = 1000
 WARNING_PAUSE_S: Final = 10.0
-"""The interval of log lines about strangers' requests."""
+"""The least time between two lines in the program's log about unreadable requests."""
 _LINE_BYTES_MAX: Final = 16 << 10
-"""The limit of a head's first line, and of each header."""
+"""The most bytes of a request's first line, and of each header."""
 _STRANGER: Final = ""
-"""The user of a connection without a token yet."""
+"""Stands for the user of a connection that has sent no token yet."""
 _HEADERS_MAX: Final = 128
-"""As in aiohttp by default."""
+"""The most headers of a request, as in aiohttp by default."""
 
 
 class Placed(Protocol):
-    """A connection that holds a place."""
+    """A connection that holds a permit."""
 
     @property
     def is_expendable(self) -> bool:
-        """True if no request runs on it, and it may be a stranger's."""
+        """True if it may be closed to make room: no request runs, and it may be a stranger's."""
         ...
 
     def force_close(self) -> None:
-        """End the connection."""
+        """Close the connection at once."""
         ...
 
 
 class ConnectionPermits:
-    """A limited number of connections. If all are taken, one is closed for a new one, if possible.
+    """The permits of a limited number of connections. If all are taken, one connection is closed.
 
-    It is one of the user with the most connections, the one with the oldest last request. So many
-    connections, of strangers or of one user, do not push out the few of others.
+    Of the connections without a running request, this is one of the user with the most connections,
+    the one with the oldest last request. So many connections, of strangers or of one user, do not
+    push out the few of others.
     """
 
     def __init__(self, connections_max: int, cluster: str) -> None:
@@ -121,14 +126,14 @@ class ConnectionPermits:
         self._whose: dict[Placed, str] = {}
         self._crowds: dict[str, dict[Placed, None]] = {}
         self.full = _answer(busy(f"{connections_max} connections are open here"), cluster)
-        """The answer to a client without a permit."""
+        """The answer to a client that gets no permit."""
         self._warning = ThrottledWarning("%d connections are open (limits.connections_max)")
 
     def __len__(self) -> int:
         return len(self._whose)
 
     def take(self, connection: Placed) -> bool:
-        """Give the connection a permit; False if there is none."""
+        """Give the connection a permit; return False if all are taken and none can be freed."""
         if len(self._whose) >= self._connections_max and not self._make_room():
             self._warning.warn(len(self._whose))
             return False
@@ -136,14 +141,14 @@ class ConnectionPermits:
         return True
 
     def received(self, connection: Placed, user: str | None = None) -> None:
-        """Note a request on the connection; ``user``: its user, if known."""
+        """Note that a request came on the connection; ``user``: its user, None if not known yet."""
         if connection in self._whose:
             whose = self._whose[connection]
             self.give_back(connection)
             self._enter(connection, whose if user is None else user)
 
     def give_back(self, connection: Placed) -> None:
-        """Take the permit back; harmless for a connection without one."""
+        """Take the connection's permit back; no error if it has none."""
         whose = self._whose.pop(connection, None)
         if whose is not None:
             crowd = self._crowds[whose]
@@ -166,7 +171,10 @@ class ConnectionPermits:
 
 
 class ThrottledWarning:
-    """Writes a warning now and then, with the number of those left out."""
+    """Writes a warning to the program's log at most every `WARNING_PAUSE_S`.
+
+    It counts the warnings that it left out, and writes their number with the next one.
+    """
 
     def __init__(self, message: str) -> None:
         self._message = message
@@ -174,7 +182,7 @@ class ThrottledWarning:
         self._kept = 0
 
     def warn(self, *values: object) -> None:
-        """Write the warning, unless the last one is too recent."""
+        """Write the warning, unless the last one was written too recently."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             self._kept += 1
@@ -187,19 +195,20 @@ class ThrottledWarning:
 
 
 Shortcut: TypeAlias = Callable[[bytes], tuple[bytes, bytes]]
-"""Handles the requests at the beginning of received bytes; returns the answers and the rest."""
+"""Handles the requests at the beginning of the received bytes; returns answers and other bytes."""
 
 
 def no_shortcut(data: bytes) -> tuple[bytes, bytes]:
-    """Leave everything to aiohttp."""
+    """Return all bytes for aiohttp, and no answers."""
     return b"", data
 
 
 class Connections:
-    """Makes aiohttp's protocol for each connection of a listener.
+    """Makes the object that handles a new connection of a listener (aiohttp's protocol).
 
-    The ``shortcut`` handles a connection until it leaves bytes over for aiohttp. A client that it
-    has answered is no stranger, and keeps the connection.
+    ``shortcut`` handles what a connection receives, until it leaves bytes over; from then on
+    aiohttp does. A client that ``shortcut`` has answered is no stranger, and its connection is
+    kept.
     """
 
     def __init__(
@@ -217,16 +226,16 @@ class Connections:
         self.broken = ThrottledWarning("a connection from %s ended with %s at %s")
 
     def __call__(self) -> Connection:
-        """Return the protocol of a new connection."""
+        """Return the object for a new connection."""
         return Connection(self)
 
     def following(self, handshake: Placed) -> Connection:
-        """Return the protocol of a connection that takes the place of its handshake."""
+        """Return the object for a connection after its TLS handshake; it takes over the permit."""
         return Connection(self, handshake)
 
 
 class Connection(web.RequestHandler):
-    """One connection; it uses private parts of aiohttp's class, which are not its API."""
+    """One connection. It uses private parts of aiohttp's class, which may change."""
 
     __slots__ = (
         "_answered", "_came", "_door", "_half_closed", "_handshake", "_head", "_known", "_last",
@@ -250,27 +259,28 @@ class Connection(web.RequestHandler):
         self._stall: asyncio.TimerHandle | None = None
         self._peer = ""
         self._short = True
-        """True while nothing was left over for aiohttp."""
+        """True until the shortcut has left bytes over for aiohttp."""
         self._known = self._came = False
-        """True if the shortcut has answered: ever, and since the last check."""
+        """True if the shortcut has answered: at any time, and since the last look at the time
+        limit."""
         self._answered = 0
-        """The number of answered requests, out of aiohttp's `_request_count`."""
+        """How many requests were answered, of those that aiohttp counts in `_request_count`."""
         self._last: StreamReader | None = None
-        """The body of the last request."""
+        """The body of the newest request."""
         self._half_closed: HalfClosed | None = None
 
     @property
     def is_idle(self) -> bool:
-        """True if it waits for a request, and none has come."""
+        """True if the connection waits for a request, and has received none of it."""
         return self._waiter is not None and not self._waiter.done()
 
     @property
     def is_expendable(self) -> bool:
-        """True if no request runs on it, and it may be a stranger's."""
+        """True if it may be closed to make room: no request runs, and it may be a stranger's."""
         return not (self._known or self._is_busy)
 
     def is_of(self, user: str) -> None:
-        """Note the user of its request."""
+        """Note the user of the connection's present request."""
         self._door.permits.received(self, user)
 
     @property
@@ -312,7 +322,7 @@ class Connection(web.RequestHandler):
         return rest
 
     def eof_received(self) -> bool:  # type: ignore[override]  # as in asyncio
-        """Handle the end of the client's sending; True if the connection stays open for answers.
+        """Note that the client sends no more; return True if the connection stays open for answers.
 
         Incomplete requests are not begun. TLS has no half-closed connections.
         """
@@ -327,7 +337,7 @@ class Connection(web.RequestHandler):
         return True
 
     def _takes_interim(self) -> bool:
-        """True if the client can receive an interim answer: HTTP/1.1, and no answer has begun."""
+        """True if a probe can be sent now: the client uses HTTP/1.1, and no answer has begun."""
         request = self._current_request
         if request is None or request.version < HttpVersion11:
             return False
@@ -363,7 +373,10 @@ class Connection(web.RequestHandler):
         super().resume_writing()
 
     def _watch(self, left_before: int | None) -> None:
-        """Cut the client off if it has taken nothing since ``left_before`` bytes were left."""
+        """Cut the client off if it has accepted no bytes since the last look.
+
+        ``left_before``: the number of unsent bytes at that time; None: this is the first look.
+        """
         if self.transport is None:
             return
         left = self.transport.get_write_buffer_size()
@@ -397,7 +410,7 @@ class Connection(web.RequestHandler):
     # -- what is not HTTP ------------------------------------------------------------------
 
     def log_exception(self, *args: object, **kw: object) -> None:
-        """Log the error that ended the connection, and its place, without the client's text."""
+        """Write to the program's log what ended the connection, but not the client's data."""
         error = kw.get("exc_info")
         where = traceback.extract_tb(error.__traceback__) if isinstance(error, Exception) else []
         last = f"{where[-1].filename}:{where[-1].lineno}" if where else "an unknown place"
@@ -410,7 +423,10 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer an unreadable request. aiohttp's own answer and log would repeat its content."""
+        """Answer an unreadable request.
+
+        aiohttp's own answer and log message would repeat its content.
+        """
         self._door.unreadable.warn(request.remote, type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is under way already")
@@ -426,9 +442,9 @@ class Connection(web.RequestHandler):
 
 
 def _unread(error: BaseException | None) -> RequestError:
-    """Return the error for a head that aiohttp refused.
+    """Return the error for a request whose head aiohttp cannot read.
 
-    aiohttp has no own error for too many headers, so the message always names the limits.
+    aiohttp has no error of its own for too many headers, so the message always names the limits.
     """
     what = "the request is not HTTP as it is understood here"
     if isinstance(error, LineTooLong):
@@ -442,7 +458,7 @@ def _json(error: RequestError, cluster: str) -> bytes:
 
 
 def _answer(error: RequestError, cluster: str) -> bytes:
-    """Return a whole answer for a client that is not admitted."""
+    """Return a complete HTTP answer for a client that gets no permit."""
     body = _json(error, cluster)
     head = (
         "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json; charset=utf-8\r\n"

@@ -42,15 +42,18 @@ from haproc.doors.http.connections import (
 
 
 _ACCEPTED_AT_ONCE: Final = 64
-"""The connections accepted in one turn of the loop; the others follow in the next. Chosen."""
+"""The most connections accepted in one turn of the event loop; others wait for the next. Chosen."""
 _FULL_PAUSE_S: Final = 1.0
-"""The pause, as in asyncio, if the system has no file left for a connection."""
+"""The pause, as in asyncio, if the system has no file descriptor left for a connection."""
 
 
 async def listen_with_tls(
     address: Address, backlog: int, connections: Connections, certificates: Certificates
 ) -> TlsServer:
-    """Take the address; raises OSError. Nothing is accepted before `TlsServer.start_serving`."""
+    """Reserve the address; raises OSError.
+
+    `TlsServer.start_serving` begins to accept connections.
+    """
     found = await asyncio.get_running_loop().getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -68,7 +71,7 @@ async def listen_with_tls(
 
 
 class TlsServer:
-    """Accepts connections on its sockets until it is closed; used like an `asyncio.Server`."""
+    """Accepts TLS connections on its sockets until it is closed; used like an `asyncio.Server`."""
 
     def __init__(
         self, sockets: list[socket.socket], connections: Connections, certificates: Certificates
@@ -86,7 +89,7 @@ class TlsServer:
             self._loop.add_reader(each, self._accept, each)
 
     def close(self) -> None:
-        """Release the address, and end handshakes: no request has come on these connections."""
+        """Release the address; end connections in their handshake: they have sent no request."""
         sockets, self.sockets = self.sockets, []
         for each in sockets:
             self._loop.remove_reader(each)
@@ -113,7 +116,7 @@ class TlsServer:
 
 
 class Handshake:
-    """One connection until its handshake is complete; then a `Connection` takes its place."""
+    """A connection during its TLS handshake; after it a `Connection` takes its place."""
 
     is_expendable = True
 
@@ -122,11 +125,11 @@ class Handshake:
         self._socket = accepted
         self._peer = peer
         self._begun = False
-        """True once the socket belongs to a transport."""
+        """True once the event loop's transport has the socket, and will close it."""
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Take a place and wait for the client; without a place end the connection."""
+        """Take a permit and wait for the client; without a permit close the connection."""
         self._socket.setblocking(False)
         if not self._server.connections.permits.take(self):
             self._socket.close()
@@ -164,17 +167,17 @@ class Handshake:
 
 _BACKLOG: Final = 512
 _TURNS: Final = 6
-"""Turns of the event loop that set up connections accepted before the port was released."""
+"""The turns of the event loop in which connections are set up that were accepted before closing."""
 
 
 _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Listener:
-    """One application's listener; closed until `open` is called.
+    """The listener of one web application; closed until `open` is called.
 
-    ``shortcut`` is tried before aiohttp (see `Connections`). At most ``connections_max``
-    connections are open at a time. With ``certificates`` it speaks TLS only.
+    ``shortcut`` gets the received bytes before aiohttp (see `Connections`). At most
+    ``connections_max`` connections are open at a time. With ``certificates`` it speaks TLS only.
     """
 
     def __init__(
@@ -193,7 +196,7 @@ class Listener:
         self._cluster = app.get(CLUSTER, "")
         self._permits = ConnectionPermits(connections_max, self._cluster)
         self.address = address
-        """As configured."""
+        """The address in the configuration."""
         self._shortcut = shortcut
         self._certificates = certificates
         self._server: asyncio.Server | TlsServer | None = None
@@ -202,7 +205,7 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """The address for clients."""
+        """The address to which clients connect."""
         return f"{'http' if self._certificates is None else 'https'}://{self.address}"
 
     @property
@@ -212,7 +215,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port; while it is open, the actual one instead of a configured 0."""
+        """The port; if the configured one is 0: the port that is really open, while it is."""
         if self._server is None:
             return self.address.port
         return int(self._server.sockets[0].getsockname()[1])
@@ -227,7 +230,7 @@ class Listener:
             self._started = True
 
     async def open(self) -> None:
-        """Accept connections; raises OSError if the port is taken. Opening twice is harmless."""
+        """Accept connections; OSError if the port is taken. No error if it is open already."""
         async with self._lock:
             if self._server is not None:
                 return
@@ -253,7 +256,7 @@ class Listener:
         )
 
     async def close(self) -> None:
-        """Refuse connections from now on; running requests still get their answers."""
+        """Refuse connections from now on; requests that run still get their answers."""
         async with self._lock:
             listening, self._server = self._server, None
             if listening is None:
@@ -281,7 +284,7 @@ class Listener:
         return server
 
     def _with_errors(self, handle: _Handler) -> _Handler:
-        """Return the handler that also answers errors that aiohttp raises before the middleware."""
+        """Return a handler that also answers errors which aiohttp raises before the middleware."""
 
         async def handled(request: web.BaseRequest) -> web.StreamResponse:
             try:
@@ -297,14 +300,14 @@ class Listener:
     async def _last_answer(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """End the connection with the answer if the door has been closed."""
+        """Let an answer be the last one on its connection if the listener was closed meanwhile."""
         response = await handler(request)
         if self._server is None:
             response.force_close()
         return response
 
     async def aclose(self) -> None:
-        """Close for good and end the application; waits for running requests for a while."""
+        """Close for good and end the application; wait for requests that run, but not for ever."""
         await self.close()
         if self._started:
             await self._runner.cleanup()
@@ -312,10 +315,7 @@ class Listener:
 
 
 def _take_both_forms(app: web.Application) -> None:
-    """Let every path also answer with a slash at its end: some clients send it.
-
-    This is no redirect: a client may not repeat a POST's body.
-    """
+    """Let every path be used with a slash at its end as well: some clients send one."""
     known = {(route.method, r.canonical) for route in app.router.routes() if (r := route.resource)}
     for route in [*app.router.routes()]:
         path = route.resource.canonical if route.resource is not None else "/"

@@ -25,11 +25,12 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, message_of, re
 logger = logging.getLogger(__name__)
 
 AGAIN_S: Final = 30.0
-"""The pause between two attempts to fetch the keys, even if many tokens name false ones. Chosen."""
+"""The least time between two attempts to fetch the keys, even if many tokens name keys that do not
+exist. Chosen."""
 FETCH_S: Final = 5.0
 BYTES_MAX: Final = 1 << 20
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@|:+-]{0,127}")
-"""Allowed names of users, such as e-mail addresses and the subjects of the usual providers."""
+"""The form of users' names, such as e-mail addresses and the subjects of the usual providers."""
 _REQUIRED: Final = ("exp", "iss", "aud")
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 
@@ -37,7 +38,7 @@ Fetch = Callable[[str], Awaitable[Mapping[str, Any]]]
 
 
 class FetchError(Exception):
-    """The provider gave no valid answer."""
+    """The provider gave no answer, or an invalid one."""
 
 
 async def fetch_json(url: str) -> Mapping[str, Any]:
@@ -67,7 +68,7 @@ async def fetch_json(url: str) -> Mapping[str, Any]:
 
 
 class Keys:
-    """The provider's public keys by their ids."""
+    """The provider's public keys, found by their ids."""
 
     def __init__(self, settings: Oidc, fetch: Fetch, now: Callable[[], float]) -> None:
         self._settings = settings
@@ -79,9 +80,10 @@ class Keys:
         self._refreshing: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str | None) -> jwt.PyJWK | None:
-        """Return the key of this id (None: the only one); None if the provider has no such key.
+        """Return the key with this id; None if the provider has no such key.
 
-        Raises RequestError if no keys could be fetched.
+        If ``key_id`` is None: its only key, or None if it has several. Raises RequestError if no
+        keys could be fetched so far.
         """
         found, age_s = self._here(key_id), self._now() - self._fetched_s
         if found is not None and age_s < self._settings.keys_kept_s:
@@ -107,7 +109,7 @@ class Keys:
         return self._keys.get(key_id)
 
     async def _refresh(self) -> None:
-        """Fetch the keys, unless that was tried within `AGAIN_S`."""
+        """Fetch the keys again, unless the last attempt was less than `AGAIN_S` ago."""
         if self._now() - self._tried_s < AGAIN_S:
             return
         self._tried_s = self._now()
@@ -132,7 +134,7 @@ class Keys:
 
 
 def keys_in(found: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
-    """Return the signature keys in a provider's answer; others are left out."""
+    """Return the keys for signatures in a provider's answer, by their ids; others are left out."""
     listed = found.get("keys")
     keys: dict[str, jwt.PyJWK] = {}
     for each in listed if isinstance(listed, list) else ():
@@ -150,7 +152,7 @@ def keys_in(found: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
 
 
 class OidcUsers:
-    """Implements `haproc.doors.http.access.Provider`."""
+    """The users of an OpenID Connect provider. Implements `haproc.doors.http.access.Provider`."""
 
     def __init__(
         self,
@@ -162,7 +164,7 @@ class OidcUsers:
         self._keys = Keys(settings, fetch, now)
 
     async def user_of(self, token: str) -> tuple[str, Rights]:
-        """Return a signed token's user and rights; raises RequestError."""
+        """Return the user and the rights in a signed token; raises RequestError."""
         settings = self._settings
         try:
             head = jwt.get_unverified_header(token)
@@ -206,12 +208,12 @@ _WHY: Final[Mapping[type[jwt.PyJWTError], str]] = {
 
 
 def why(error: jwt.PyJWTError) -> str:
-    """Return the reason in HAProc's own words, without any text of the token."""
+    """Return the reason why a token is refused, in words that repeat nothing of the token."""
     return _WHY.get(type(error), "it cannot be read")
 
 
 def name_in(claims: Mapping[str, Any], settings: Oidc) -> str:
-    """Return the user's name; raises RequestError."""
+    """Return the user's name in a token's claims; RequestError if there is none, or a wrong one."""
     name = claims[settings.user_claim]
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise refused(
@@ -223,7 +225,7 @@ def name_in(claims: Mapping[str, Any], settings: Oidc) -> str:
 
 
 def rights_in(claims: Mapping[str, Any], settings: Oidc) -> Rights:
-    """Return the rights that the token's values give; raises RequestError if there are none."""
+    """Return the rights for the values in a token's claims; RequestError if they give none."""
     values = values_in(claims, settings.roles_claim)
     for grant in settings.grants:
         if grant.value in values:
@@ -236,7 +238,10 @@ def rights_in(claims: Mapping[str, Any], settings: Oidc) -> Rights:
 
 
 def values_in(claims: Mapping[str, Any], path: str) -> frozenset[str]:
-    """Return the texts of a claim: a list, or one text with spaces; dots lead into objects."""
+    """Return the texts of a claim: those of a list, or the words of one text.
+
+    ``path``: the claim's name; dots in it lead into objects.
+    """
     found: Any = claims.get(path)
     if found is None:
         found = claims

@@ -1,4 +1,4 @@
-"""The parts of a request: its head, the encoding of its body, the fields of a JSON body."""
+"""Reads parts of a request: its head, a compressed body, the fields of a JSON body."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ PIECE_BYTES: Final = 64 << 10
 PLAIN: Final = frozenset({"", "identity"})
 ENCODINGS: Final = PLAIN | {"gzip", "x-gzip", "deflate"}
 _DEFLATED: Final = 8
-"""The low half of a first byte with deflate's standard header, which many clients leave out."""
+"""The low half of the first byte of deflate's standard header, which many clients leave out."""
 
 
 class Unpacking:
-    """One packed body, in an encoding of `ENCODINGS`. Methods raise RequestError."""
+    """Decompresses one body, in an encoding of `ENCODINGS`. Methods raise RequestError."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
         self._stream: zlib._Decompress | None = None
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield the unpacked pieces of the next bytes."""
+        """Yield the next compressed bytes of the body, decompressed, in pieces."""
         while data:
             if self._stream is None or self._stream.eof:
                 data = data if self._stream is None else data.lstrip(b"\0")
@@ -48,7 +48,7 @@ class Unpacking:
             data = self._stream.unused_data
 
     def check_whole(self) -> None:
-        """Refuse a body with a packed stream that is cut off."""
+        """Raise RequestError if the compressed body is cut off."""
         if self._stream is not None and not self._stream.eof:
             raise self._wrong("is cut off")
 
@@ -81,7 +81,10 @@ class Unpacking:
 
 
 def check_head(headers: CIMultiDictProxy[str], read: Collection[str]) -> None:
-    """Refuse a head with repeated headers or an unknown encoding; ``read``: the headers in use."""
+    """Raise RequestError for a repeated header or an unknown encoding.
+
+    ``read``: the headers that HAProc reads.
+    """
     for name in ("Content-Encoding", *read):
         if len(headers.getall(name, ())) > 1:
             raise refused(ErrorClass.BAD_REQUEST, f"there are several headers {name}", "send one")
@@ -108,7 +111,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object of a body; raises RequestError if an object repeats a name."""
+    """Return the JSON object in a body; RequestError if it is none, or an object repeats a name."""
     try:
         value = json.loads(body, parse_constant=_no_constant, object_pairs_hook=_unique)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -141,7 +144,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def no_unknown(body: Mapping[str, Any], known: Collection[str]) -> None:
-    """Refuse a body that has fields other than ``known``."""
+    """Raise RequestError if a body has fields other than ``known``."""
     for name in body:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -150,7 +153,7 @@ def no_unknown(body: Mapping[str, Any], known: Collection[str]) -> None:
 
 
 def text(body: Mapping[str, Any], name: str) -> str | None:
-    """Return a field of text; null counts as absent."""
+    """Return a field's text; None if it is null or absent."""
     value = body.get(name)
     if value is not None and not isinstance(value, str):
         raise wrong(name, "a string", value)
@@ -158,7 +161,7 @@ def text(body: Mapping[str, Any], name: str) -> str | None:
 
 
 def needed_text(body: Mapping[str, Any], name: str) -> str:
-    """Return a field of text; raises RequestError if it is missing or empty."""
+    """Return a field's text; RequestError if it is missing or empty."""
     value = text(body, name)
     if value is None or not value.strip():
         raise refused(ErrorClass.BAD_REQUEST, f"{name} is missing or empty")
@@ -166,7 +169,7 @@ def needed_text(body: Mapping[str, Any], name: str) -> str:
 
 
 def needed_texts(body: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """Return fields of text; raises RequestError if one is missing."""
+    """Return the texts of several fields; RequestError if one is missing or empty."""
     found = [value for name in names if (value := text(body, name)) is not None]
     if len(found) < len(names):
         raise refused(ErrorClass.BAD_REQUEST, f"needed: {', '.join(names)}")
@@ -174,7 +177,7 @@ def needed_texts(body: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 
 
 def flag(body: Mapping[str, Any], name: str) -> bool:
-    """Return a boolean field; absent is false."""
+    """Return a field's boolean; False if it is absent."""
     value = body.get(name, False)
     if not isinstance(value, bool):
         raise refused(ErrorClass.BAD_REQUEST, f"{name} must be true or false")
@@ -182,7 +185,7 @@ def flag(body: Mapping[str, Any], name: str) -> bool:
 
 
 def identifier(body: Mapping[str, Any], name: str) -> str | None:
-    """Return an id: at most 128 of letters, digits and ``._:-``."""
+    """Return a field's id; None if absent. An id has at most 128 letters, digits and ``._:-``."""
     value = text(body, name)
     if value is not None:
         check_identifier(value, name)
@@ -190,14 +193,17 @@ def identifier(body: Mapping[str, Any], name: str) -> str | None:
 
 
 def check_identifier(value: str, name: str) -> str:
-    """Return the id; raises RequestError if it is not valid."""
+    """Return the id ``value``; RequestError if it is not valid. ``name``: the field's name."""
     if not _ID.fullmatch(value):
         raise refused(ErrorClass.BAD_REQUEST, f"{name} must be 1 to 128 of A-Z a-z 0-9 . _ : -")
     return value
 
 
 def choice(body: Mapping[str, Any], name: str, kind: type[E], known: Sequence[E] = ()) -> E | None:
-    """Return a field with one of the enum's values, or only of ``known``."""
+    """Return a field's value as a member of the enum ``kind``; None if it is absent.
+
+    ``known``: the members that are allowed; empty: all of them.
+    """
     value = text(body, name)
     if value is None:
         return None
@@ -210,12 +216,12 @@ def choice(body: Mapping[str, Any], name: str, kind: type[E], known: Sequence[E]
 
 
 def count(body: Mapping[str, Any], name: str) -> int | None:
-    """Return a whole number of at least 1."""
+    """Return a field's whole number of at least 1; None if it is absent."""
     return _whole(body, name, 1)
 
 
 def offset(body: Mapping[str, Any], name: str) -> int | None:
-    """Return a whole number of 0 or more: an offset, or a number of records."""
+    """Return a field's whole number of at least 0, such as an offset; None if it is absent."""
     return _whole(body, name, 0)
 
 
@@ -231,13 +237,16 @@ def _whole(body: Mapping[str, Any], name: str, least: int) -> int | None:
 
 
 def number_in(written: str, digits_max: int = 18) -> int | None:
-    """Return the whole number of at least 0 in a path, a query or a header; None if it is none."""
+    """Return the whole number of at least 0 that is ``written``; None if it is no such number."""
     number = written.isascii() and written.isdigit() and len(written) <= digits_max
     return int(written) if number else None
 
 
 def whole_number(written: str, name: str, digits_max: int = 18) -> int:
-    """Return the whole number of at least 0; raises RequestError if it is none."""
+    """Return the whole number of at least 0 that is ``written``; RequestError if it is none.
+
+    ``name``: what the error calls it.
+    """
     number = number_in(written, digits_max)
     if number is None:
         raise refused(ErrorClass.BAD_REQUEST, f"{name} must be a whole number of at least 0")
@@ -245,7 +254,7 @@ def whole_number(written: str, name: str, digits_max: int = 18) -> int:
 
 
 def page(query: Mapping[str, str], default: int, most: int) -> tuple[int, int]:
-    """Return the beginning of a page of a list, and its largest length."""
+    """Return where a page of a list begins, and how many entries it may have (``most`` at most)."""
     no_unknown(query, ("start", "limit"))
     start = whole_number(query.get("start", "0"), "start")
     limit = whole_number(query.get("limit", str(default)), "limit")
@@ -255,7 +264,7 @@ def page(query: Mapping[str, str], default: int, most: int) -> tuple[int, int]:
 
 
 def seconds_in(written: str | None, name: str) -> float | None:
-    """Return the number of seconds in a query; its range is not checked."""
+    """Return a number of seconds written in a query; None if absent. Its range is not checked."""
     try:
         return None if written is None else float(written)
     except ValueError:
@@ -263,7 +272,7 @@ def seconds_in(written: str | None, name: str) -> float | None:
 
 
 def seconds(value: object, name: str, maximum_s: float) -> float | None:
-    """Return a duration above 0, at most ``maximum_s``; None if absent."""
+    """Return a duration in seconds, above 0, at most ``maximum_s``; None if ``value`` is None."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -274,7 +283,7 @@ def seconds(value: object, name: str, maximum_s: float) -> float | None:
 
 
 def age(value: object) -> float:
-    """Return the time since a request was first sent: a duration of 0 or more; absent is 0."""
+    """Return how many seconds ago a request was first sent, at least 0; 0 if ``value`` is None."""
     if value is None:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -285,7 +294,7 @@ def age(value: object) -> float:
 
 
 def wrong(name: str, expected: str, value: object) -> Exception:
-    """Return the error of a field of the wrong type."""
+    """Return the error for the field ``name``, whose value has the wrong type."""
     kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string"}
     kinds |= {list: "a list", dict: "an object", type(None): "null"}
     return refused(ErrorClass.BAD_REQUEST, f"{name} must be {expected}, not {kinds[type(value)]}")

@@ -1,4 +1,4 @@
-"""The HTTP status of a failure, chosen by the reactions of clients.
+"""The HTTP status of each failure, chosen by what clients do when they receive it.
 
 Other products' clients repeat requests on their own, by the status:
 
@@ -74,16 +74,17 @@ RETRY_AFTER_S: Final = {429: 1, 503: 1}
 
 @dataclass(frozen=True, slots=True)
 class RequestedStatement:
-    """A requested statement: its id, and True if the client chose it."""
+    """A statement or rows that a request sent: the id, and True if the client chose that id."""
 
     statement_id: str
     own_id: bool
 
 
 def status_of(error: RequestError, requested: RequestedStatement | None = None) -> int:
-    """Return the HTTP status of an error.
+    """Return the HTTP status for an error.
 
-    ``requested``: the statement or rows. All other requests may be repeated.
+    ``requested``: the statement or rows that it is about; None for other requests, which a client
+    may always repeat.
     """
     if error.outcome is WriteOutcome.UNKNOWN and requested is not None and not requested.own_id:
         return OUTCOME_UNKNOWN
@@ -91,10 +92,10 @@ def status_of(error: RequestError, requested: RequestedStatement | None = None) 
 
 
 def in_our_words(error: RequestError, requested: RequestedStatement | None) -> RequestError:
-    """Return the error with a message that is safe for the client.
+    """Return the error with a message that does not make the client repeat the request.
 
-    databricks-sdk searches the message for words of its own servers: so it must not contain Spark's
-    text if a repetition does harm.
+    databricks-sdk repeats if the message has certain words of its own servers: so the message must
+    not contain Spark's text if a repetition does harm.
     """
     if requested is None or status_of(error, requested) != OUTCOME_UNKNOWN:
         return error

@@ -57,46 +57,47 @@ from haproc.statements.request_admission import RequestAdmission
 
 
 BODY_BYTES_MAX: Final = 16 << 10
-"""A ring of 64 clusters with names of 63 characters needs a third of that."""
+"""The most bytes of a heartbeat. A ring of 64 clusters with names of 63 characters needs a third of
+that."""
 _REST: Final = re.compile(rb"Host: [^\r\n]{1,300}\r\nContent-Length: (\d{1,5})\r\n\r\n")
 _DECODERS: Final = {path: Decoder(of) for path, of in MESSAGE_TYPES.items()}
 
 
 class Listening(Protocol):
-    """Receives peers' messages."""
+    """What receives the messages of peers (the HAProcs of the other clusters)."""
 
     def knows(self, peer: str) -> bool:
-        """True if the ring has such a peer."""
+        """True if the ring has a peer with this name."""
         ...
 
     def heartbeat(self, beat: Beat) -> None:
-        """Note a peer's heartbeat."""
+        """Take the heartbeat of a peer."""
         ...
 
     def report(self, report: ClusterReport) -> None:
-        """Note a peer's progress."""
+        """Take a peer's report on how far its cluster has applied the log."""
         ...
 
 
 class HeartbeatDoor:
-    """The handlers of peers' messages."""
+    """The handlers of heartbeats and reports from peers."""
 
     def __init__(self, config: Config, members: Listening) -> None:
         self._members = members
         self._heads = [(head(path, config.secret), path) for path in MESSAGE_TYPES]
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         return [web.post(path, self.take) for path in MESSAGE_TYPES]
 
     async def take(self, request: web.Request) -> web.Response:
-        """Receive a heartbeat or a report."""
+        """Receive a heartbeat or a report of a peer."""
         check_json(request)
         self.deliver(self._read(request.path, await read_body(request, BODY_BYTES_MAX)))
         return web.Response(status=204)
 
     def deliver(self, message: PeerMessage) -> None:
-        """Pass on a message; raises RequestError if its sender is no peer."""
+        """Pass a message on to the members; RequestError if its sender is no peer."""
         if not self._members.knows(message.cluster):
             raise refused(
                 ErrorClass.BAD_REQUEST,
@@ -109,7 +110,7 @@ class HeartbeatDoor:
             self._members.report(message)
 
     def shortcut(self, data: bytes) -> tuple[bytes, bytes]:
-        """Take the peers' messages at the beginning of ``data``; return their answers and the rest.
+        """Handle the peers' messages at the start of ``data``; return answers and the rest.
 
         The rest begins with the first request that is not a whole, valid message of a peer.
         """
@@ -120,7 +121,7 @@ class HeartbeatDoor:
         return answers, data
 
     def _taken(self, data: bytes) -> int:
-        """Handle the first request if it is a peer's message; return its end, else 0."""
+        """Handle the first request if it is a peer's message, and return its end; else return 0."""
         for head_, path in self._heads:
             if not hmac.compare_digest(data[: len(head_)], head_):
                 continue
@@ -153,15 +154,15 @@ T = TypeVar("T")
 
 
 class SettingsService(Protocol):
-    """The settings of the server."""
+    """Gives the settings of the Spark server."""
 
     def settings(self) -> Mapping[str, Json]:
-        """Return the versions and settings that change results."""
+        """Return versions and settings on which the results of statements depend."""
         ...
 
 
 def add_settings(app: web.Application, service: SettingsService) -> None:
-    """Add the door of this HAProc's settings to the operators' application."""
+    """Add the route that shows this HAProc's settings to the operator door's application."""
 
     async def settings(request: web.Request) -> web.Response:
         return json_response(service.settings())
@@ -173,16 +174,19 @@ def add_settings(app: web.Application, service: SettingsService) -> None:
 
 
 class QueryService(Protocol):
-    """Runs peers' queries."""
+    """Runs queries that peers send on for their clients."""
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
-        """Run a query here once ``needed`` records are applied; raises RequestError."""
+        """Run a query here once the log's first ``needed`` records are applied.
+
+        Raises RequestError.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """The service that runs peers' queries, and the permits shared with clients' queries."""
+    """What runs peers' queries, and the permits that these share with clients' queries."""
 
     service: QueryService
     request_admission: RequestAdmission
@@ -190,7 +194,7 @@ class Forwarded:
 
 
 class ForwardedDoor:
-    """The handler of peers' queries."""
+    """The handler of queries that peers send."""
 
     def __init__(self, forwarded: Forwarded, bytes_max: int) -> None:
         self._service = forwarded.service
@@ -199,11 +203,11 @@ class ForwardedDoor:
         self._bytes_max = bytes_max
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the route."""
+        """Return this handler's HTTP method and path, for aiohttp."""
         return [web.post(PATH, self.query)]
 
     async def query(self, request: web.Request) -> web.StreamResponse:
-        """Run a query and send its result as pieces."""
+        """Run a peer's query, and send its result piece by piece."""
         check_json(request)
         body = await read_body(request, self._bytes_max)
         wanted, needed = await self._texts.work_on_text("", len(body), read_query, body)
@@ -237,7 +241,7 @@ async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
 
 
 class _FailedError(Exception):
-    """The result's own failure, distinguished from that of the connection it is sent on."""
+    """The result itself failed, and not the connection on which it is sent."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -262,7 +266,10 @@ async def _write(response: web.StreamResponse, data: bytes) -> None:
 
 
 def read_query(body: bytes) -> tuple[Request, int]:
-    """Return a peer's query, and the number of records it needs; raises RequestError."""
+    """Read a peer's query; return it, and how many records must be applied before.
+
+    Raises RequestError.
+    """
     query = _of_peer(PeerQuery, body)
     request = Request(
         id=query.request_id,
@@ -290,14 +297,14 @@ def _of_peer(of: type[T], body: bytes) -> T:
 
 
 LATENCIES_MAX: Final = 1 << 18
-"""The most offsets of one request."""
+"""The most offsets that one request may ask for."""
 
 
 class PeerService(Protocol):
-    """A HAProc's services for its peers."""
+    """What a HAProc does for its peers."""
 
     async def apply_now(self, offset: int, operation_id: str, timeout_s: float) -> PeerOutcome:
-        """Run a synchronous operation before it is decided and return its outcome."""
+        """Run a synchronous operation here, before the ring decides on it; return its outcome."""
         ...
 
     async def outcome(self, offset: int) -> PeerOutcome:
@@ -305,11 +312,14 @@ class PeerService(Protocol):
         ...
 
     async def progress(self, seen: str, timeout_s: float) -> PeerProgress:
-        """Return this cluster's progress, as soon as it differs from the one that was ``seen``."""
+        """Return this cluster's progress, once it differs from ``seen``, or at the timeout."""
         ...
 
     def latencies(self, start: int, end: int) -> Mapping[int, int]:
-        """Return the times that operations of a range took until they were done here, in ms."""
+        """Return, by offset, the ms from an operation's creation to its outcome here.
+
+        For the offsets from ``start`` up to ``end``, without ``end``, that this process knows.
+        """
         ...
 
     def status(self) -> PeerStatus:
@@ -317,18 +327,18 @@ class PeerService(Protocol):
         ...
 
     async def copy(self, question: CopyQuestion) -> tuple[CopyAnswer, bytes]:
-        """Return the part that a copy of this cluster needs; ValueError for an invalid request."""
+        """Return what another cluster's copy of this one asks for; ValueError if it is invalid."""
         ...
 
 
 class PeerDoor:
-    """The handlers of peers' requests."""
+    """The handlers of all other requests from peers."""
 
     def __init__(self, peers: PeerService) -> None:
         self._peers = peers
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         return [
             web.post("/ha/v1/apply", self.apply),
             web.get("/ha/v1/outcomes/{offset}", self.outcome, allow_head=False),
@@ -339,19 +349,19 @@ class PeerDoor:
         ]
 
     async def apply(self, request: web.Request) -> web.Response:
-        """Run a synchronous operation now."""
+        """Run a synchronous operation here, before the ring decides on it."""
         check_json(request)
         wanted = _of_peer(ApplyNow, await read_body(request, SMALL_BYTES_MAX))
         outcome = await self._peers.apply_now(wanted.offset, wanted.operation_id, wanted.timeout_s)
         return raw_json(msgspec.json.encode(outcome))
 
     async def outcome(self, request: web.Request) -> web.Response:
-        """Return the outcome of an operation here."""
+        """Return the outcome of an operation on this cluster."""
         offset = reading.whole_number(request.match_info["offset"], "an offset")
         return raw_json(msgspec.json.encode(await self._peers.outcome(offset)))
 
     async def progress(self, request: web.Request) -> web.Response:
-        """Return this cluster's progress, as soon as it is new to the peer."""
+        """Return this cluster's progress, as soon as it is another one than the peer has seen."""
         reading.no_unknown(request.query, ("seen", "timeout_s"))
         wait_s = reading.seconds_in(request.query.get("timeout_s", ""), "timeout_s")
         timeout_s = reading.seconds(wait_s, "timeout_s", TIMEOUT_MAX_S)
@@ -360,7 +370,7 @@ class PeerDoor:
         return raw_json(msgspec.json.encode(await self._peers.progress(seen, timeout_s)))
 
     async def latencies(self, request: web.Request) -> web.Response:
-        """Return the times that operations took here."""
+        """Return, by offset, the ms from each operation's creation to its outcome here."""
         reading.no_unknown(request.query, ("start", "end"))
         start = reading.whole_number(request.query.get("start", ""), "start")
         end = reading.whole_number(request.query.get("end", ""), "end")
@@ -369,7 +379,7 @@ class PeerDoor:
         return raw_json(msgspec.json.encode(self._peers.latencies(start, end)))
 
     async def copy(self, request: web.Request) -> web.Response:
-        """Return the part that another cluster's copy needs: a length, JSON, bytes of a file."""
+        """Return what a copy of this cluster asks for: a length, JSON, bytes of a file."""
         check_json(request)
         question = _of_peer(CopyQuestion, await read_body(request, SMALL_BYTES_MAX))
         try:
@@ -383,5 +393,5 @@ class PeerDoor:
         )
 
     async def status(self, request: web.Request) -> web.Response:
-        """Return state, cursor and lag."""
+        """Return this HAProc's state, cursor and lag."""
         return raw_json(msgspec.json.encode(self._peers.status()))

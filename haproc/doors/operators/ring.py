@@ -1,4 +1,4 @@
-"""The operators' doors to the ring: its clusters, and all users' jobs and sessions."""
+"""The operator door's routes for the ring: clusters, drains, and all users' jobs and sessions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]{1,60})\]|([A-Za-z0-9._-]{1,25
 
 
 class MembersService(Protocol):
-    """The ring's members; methods raise RequestError."""
+    """Shows and changes the clusters of the ring; methods raise RequestError."""
 
     def describe(self) -> Mapping[str, Json]:
-        """Return the members."""
+        """Return the clusters of the ring."""
         ...
 
     async def join(self, name: str, peer: Address, client_url: str) -> Mapping[str, Json]:
-        """Make a cluster a member."""
+        """Add a cluster to the ring."""
         ...
 
     async def leave(self, name: str) -> Mapping[str, Json]:
@@ -41,18 +41,18 @@ class MembersService(Protocol):
 
 
 def admit(app: web.Application, service: MembersService) -> None:
-    """Add the door of the members to the operators' application."""
+    """Add the routes for the ring's clusters to the operator door's application."""
     app.add_routes(MembersDoor(service).routes())
 
 
 class MembersDoor:
-    """The handlers of the members."""
+    """The handlers of requests about the ring's clusters."""
 
     def __init__(self, service: MembersService) -> None:
         self._service = service
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         return [
             web.get("/ha/v1/members", self.members, allow_head=False),
             web.post("/ha/v1/members/{cluster}/join", self.join),
@@ -60,11 +60,11 @@ class MembersDoor:
         ]
 
     async def members(self, request: web.Request) -> web.Response:
-        """Return the members."""
+        """Return the clusters of the ring."""
         return json_response(self._service.describe())
 
     async def join(self, request: web.Request) -> web.Response:
-        """Add a cluster."""
+        """Add a cluster to the ring."""
         name = _name(request)
         names = ("peer", "client_url")
         peer, client_url = reading.needed_texts(await read_object(request, names), names)
@@ -75,7 +75,7 @@ class MembersDoor:
         return json_response(await self._service.join(name, _address(peer), client_url))
 
     async def leave(self, request: web.Request) -> web.Response:
-        """Remove a cluster."""
+        """Remove a cluster from the ring."""
         name = _name(request)
         await read_object(request, ())
         return json_response(await self._service.leave(name))
@@ -101,29 +101,29 @@ def _address(text: str) -> Address:
 
 
 class DrainService(Protocol):
-    """A HAProc's actions on its clients for operators; methods raise RequestError."""
+    """Drains a HAProc, so its clients leave, for operators; methods raise RequestError."""
 
     def drain(self, cluster: str, *, force: bool) -> Mapping[str, Json]:
-        """Refuse new requests of clients from now on."""
+        """Refuse clients' new requests from now on; requests that were accepted may end."""
         ...
 
     def undrain(self, cluster: str) -> Mapping[str, Json]:
-        """Serve clients again."""
+        """Accept clients' requests again."""
         ...
 
     def drain_status(self) -> Mapping[str, Json]:
-        """Return the progress of the drain."""
+        """Return how far the drain is."""
         ...
 
 
 class DrainDoor:
-    """The handlers of drains."""
+    """The handlers of drains, by which a HAProc sends its clients away."""
 
     def __init__(self, service: DrainService) -> None:
         self._service = service
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
+        """Return these handlers' HTTP methods and paths, for aiohttp."""
         return [
             web.get("/ha/v1/drain", self.drain_status, allow_head=False),
             web.post("/ha/v1/drain", self.drain),
@@ -131,25 +131,25 @@ class DrainDoor:
         ]
 
     async def drain_status(self, request: web.Request) -> web.Response:
-        """Return the drain's progress, and the work that clients still have here."""
+        """Return how far the drain is, and what clients still have here."""
         return json_response(self._service.drain_status())
 
     async def drain(self, request: web.Request) -> web.Response:
-        """Drain the cluster."""
+        """Refuse clients' new requests from now on."""
         body = await read_object(request, ("cluster", "force"))
         force = reading.flag(body, "force")
         (cluster,) = reading.needed_texts(body, ("cluster",))
         return json_response(self._service.drain(cluster, force=force))
 
     async def undrain(self, request: web.Request) -> web.Response:
-        """Undrain the cluster."""
+        """Accept clients' requests again."""
         body = await read_object(request, ("cluster",))
         (cluster,) = reading.needed_texts(body, ("cluster",))
         return json_response(self._service.undrain(cluster))
 
 
 def supervise(app: web.Application, service: JobService | None) -> None:
-    """Add the door of all users' jobs to the operators' application."""
+    """Add the routes for all users' jobs to the operator door's application."""
     every = ListedJobs("/ha/v1/jobs", service, lambda _: None, "set jobs.enabled")
     app.add_routes(every.routes())
 
@@ -162,19 +162,19 @@ PAGE_MAX: Final = 1000
 
 
 class SessionsService(Protocol):
-    """The ring's sessions; methods raise RequestError."""
+    """Shows and closes sessions of the ring; methods raise RequestError."""
 
     async def listed(self, start: int, limit: int) -> Mapping[str, Json]:
-        """Return some of the open sessions, and the number of all."""
+        """Return ``limit`` open sessions, from number ``start`` on, and how many are open."""
         ...
 
     async def close(self, user: str, session_id: str) -> Mapping[str, Json]:
-        """Close a session, whichever HAProc has it."""
+        """Close a user's session, whichever HAProc owns it."""
         ...
 
 
 def attend(app: web.Application, service: SessionsService) -> None:
-    """Add the door of all users' sessions to the operators' application."""
+    """Add the routes for all users' sessions to the operator door's application."""
 
     async def listed(request: web.Request) -> web.Response:
         start, limit = reading.page(request.query, PAGE_DEFAULT, PAGE_MAX)

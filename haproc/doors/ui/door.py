@@ -1,9 +1,9 @@
-"""The status page's door: its files, and the events for all viewers.
+"""The routes of the status page: its files, and the stream of events for all its viewers.
 
 The files are the same for everybody and contain nothing about the ring: a browser can only fetch a
-page without a token. The stream has the door's own rules. On the operator door it is open, like
-``/clusterStatus``; with an operator's token it also shows tables, users and the queue. On the
-client door it needs what every request there needs, and shows the same to everybody.
+page without a token. The rules for the stream of events depend on the door. On the operator door
+the stream is open, like ``/clusterStatus``; with an operator's token it also shows tables, users
+and the queue. On the client door the stream needs a token, and shows the same to everybody.
 """
 
 from __future__ import annotations
@@ -34,26 +34,30 @@ from haproc.failure import ErrorClass, busy, refused
 logger = logging.getLogger(__name__)
 
 VIEWERS_MAX: Final = 64
-"""Viewers without operators. Chosen: more than watch one HAProc; each costs a socket's buffer."""
+"""The most viewers, operators not counted. Chosen: more than watch one HAProc; each costs the
+buffer of a socket."""
 INTERVAL_S: Final = 1.0
 PAUSE_S: Final = 0.1
-"""The shortest time between events, however often states change."""
+"""The least time between two events, however often states change."""
 
 
 class Source(Protocol):
-    """The data of the status page."""
+    """Gives the data of the status page."""
 
     def history(self) -> Mapping[str, Json]:
-        """Return the earlier data, for a new viewer."""
+        """Return what happened before, for a viewer that has just come."""
         ...
 
     async def snapshot(self) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
-        """Return the public data, and the data that operators see in addition or instead."""
+        """Return everybody's data, and the fields that operators get in addition or instead."""
         ...
 
 
 class Viewer:
-    """One viewer; ``operator``: True if it may see everything, None at a door without operators."""
+    """One viewer of the status page.
+
+    ``operator``: True if it may see everything; None at a door where nobody has this right.
+    """
 
     def __init__(self, *, operator: bool | None) -> None:
         self.operator = operator
@@ -62,17 +66,17 @@ class Viewer:
         self._news = asyncio.Event()
 
     def give(self, event: bytes) -> None:
-        """Set the next event; it replaces one that was not read."""
+        """Set the viewer's next event; it replaces an event that was not sent yet."""
         self._newest = event
         self._news.set()
 
     def end(self) -> None:
-        """End the stream."""
+        """End the viewer's stream."""
         self._ended = True
         self._news.set()
 
     async def next_event(self) -> bytes | None:
-        """Wait for the next event; None if there are no more."""
+        """Wait for the viewer's next event; return None if the stream has ended."""
         await self._news.wait()
         self._news.clear()
         event, self._newest = self._newest, None
@@ -80,7 +84,7 @@ class Viewer:
 
 
 class Broadcaster:
-    """Computes events while there are viewers, and gives them to all of them."""
+    """Makes events as long as there are viewers, and gives each event to all viewers."""
 
     def __init__(self, source: Source, *, interval_s: float = INTERVAL_S) -> None:
         self._source = source
@@ -92,7 +96,7 @@ class Broadcaster:
 
     @contextmanager
     def watching(self, *, operator: bool | None) -> Iterator[Viewer]:
-        """Add a viewer for a while; raises RequestError if there are too many.
+        """Add a viewer as long as the context lasts; RequestError if there are too many.
 
         Operators always get a place: their token identifies them.
         """
@@ -111,11 +115,11 @@ class Broadcaster:
             del self._viewers[viewer]
 
     def history(self) -> bytes:
-        """Return the first event of a stream."""
+        """Return the first event of a viewer's stream: what happened before."""
         return event_of("history", self._source.history())
 
     def changed(self) -> None:
-        """Note that a state changed, to be sent at once."""
+        """Note that a state has changed, so that the next event is sent at once."""
         self._changed.set()
 
     async def _send_snapshots(self) -> None:
@@ -141,7 +145,7 @@ class Broadcaster:
                 viewer.end()
 
     async def aclose(self) -> None:
-        """End all streams."""
+        """End the streams of all viewers."""
         self._closed = True
         for viewer in self._viewers:
             viewer.end()
@@ -151,7 +155,7 @@ class Broadcaster:
 
 
 def event_of(name: str, body: Mapping[str, Any]) -> bytes:
-    """Return a server-sent event. JSON has no line ends of its own."""
+    """Return a server-sent event as bytes. (JSON as it is written here has no line ends.)"""
     data = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     return f"event: {name}\ndata: {data}\n\n".encode("utf-8", "replace")
 
@@ -160,7 +164,7 @@ def event_of(name: str, body: Mapping[str, Any]) -> bytes:
 
 
 WATCH_S: Final = 60.0
-"""A stream ends after this time: the page's next stream checks the token again."""
+"""A stream ends after this time; the page opens the next one, and the token is checked again."""
 _TYPES: Final = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 HEADERS: Final = {
     # No inline script or style, nothing from other hosts, no frame around it.
@@ -174,7 +178,10 @@ HEADERS: Final = {
 
 
 def show(app: web.Application, broadcaster: Broadcaster, *, operators: bool = False) -> None:
-    """Add the page to an application; ``operators``: True if an operator's token shows more."""
+    """Add the status page to an application.
+
+    ``operators``: True if it shows more to a viewer with an operator's token.
+    """
     folder = Path(__file__).parent
     files = {name: (folder / name).read_bytes() for name in _TYPES}
 
