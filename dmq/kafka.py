@@ -414,7 +414,7 @@ class KafkaLog:
             raise LogError(f"topic {self._clients.topic} holds records: use a new one")
 
     async def _place(self, first: int, values: Sequence[bytes]) -> None:
-        """Append values at the offsets from ``first`` on. Raises LogError if they get other ones."""
+        """Append values at offsets from ``first`` on. Raises LogError if they get other ones."""
         self._handle.check_usable()
         while values:
             count = size = 0

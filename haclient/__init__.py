@@ -88,7 +88,7 @@ apilevel = "2.0"
 threadsafety = 2
 """Threads may share the module and connections, each with cursors of its own."""
 paramstyle = "qmark"
-"""A mapping as parameters makes it ``named`` (``:name``)."""
+"""Markers are ``?``; if the parameters are a mapping, they are ``:name`` (style ``named``)."""
 
 
 def connect(
