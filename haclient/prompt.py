@@ -54,7 +54,7 @@ class Runs(Protocol):
 
 
 def run(runner: Runs) -> int:
-    """Read statements that end with ``;`` and run them, until the input ends; return exit code 0."""
+    """Read statements that end with ``;`` and run them, until the input ends; return 0."""
     names = RingNames(runner)
     read_line = _reader(names, runner.show)
     servers = ", ".join(server.url for server in runner.connection.settings.servers)

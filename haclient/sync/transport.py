@@ -75,7 +75,7 @@ class _Race(Generic[T]):
             self._discard(cast(T, ended[0]))
 
     def next(self, timeout_s: float | None) -> T:
-        """Return the next result; raises the function's error, or queue.Empty if it takes too long."""
+        """Return the next result; raises the function's error, or queue.Empty after the timeout."""
         result, error = self._ended.get(timeout=timeout_s)
         if error is not None:
             raise error
