@@ -216,7 +216,7 @@ class NullEngine:
         return ""
 
     async def aclose(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing: there is no connection to close."""
 
 
 def _nothing() -> NoReturn:

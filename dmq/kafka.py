@@ -149,7 +149,7 @@ class CursorStore:
             self._drop(reader)
 
     def _producer(self, reader: str) -> Any:
-        """Initialise the reader's transactional id: earlier users of it are refused from now on."""
+        """Initialise the reader's transactional id, so that Kafka refuses its earlier users."""
         self._drop_producer(reader)
         producer = self._clients.transactional_producer(self.group(reader), REQUEST_TIMEOUT_S)
         try:
@@ -178,7 +178,7 @@ class CursorStore:
                 close_quietly(consumer, autocommit=False, timeout_ms=0)
 
     def _seen(self, reader: str, timeout_s: float) -> Cursor | None:
-        """Wait until no commit of the reader is pending; return its cursor, None if it has none.
+        """Wait until no commit of the reader is pending; return its cursor, or None if it has none.
 
         Raises KafkaTimeoutError after ``timeout_s``.
         """
@@ -227,13 +227,13 @@ SCAN_TIMEOUT_S: Final = 600.0
 """The most seconds of a trim: it may have to read all records since the last trim."""
 PLACED_AT_ONCE: Final = 5_000
 PLACED_BYTES_MAX: Final = 4 << 20
-"""The most records and bytes in one append while a log is filled from elsewhere.
-
-So many are stored within an append's time. Chosen, not measured.
-"""
+"""The most records and bytes in one append while a log is filled from elsewhere. Chosen."""
 STUCK_S: Final = 3.0
-"""A call for cursors that lasts longer, while the broker answers others, is abandoned together with
-its thread: kafka-python 3.0.12 may wait for ever for a transaction if its broker died."""
+"""If a call for cursors takes longer while a broker answers other calls, it is given up.
+
+Its thread and connections are given up with it: kafka-python 3.0.12 may wait for ever for a
+transaction if its broker died.
+"""
 
 T = TypeVar("T")
 _logger = logging.getLogger("dmq")
@@ -429,10 +429,7 @@ class KafkaLog:
     # -- appends ---------------------------------------------------------------------------
 
     async def _store_parts(self, encoded: Sequence[bytes]) -> tuple[bytes, ...]:
-        """Store the parts of large records; return for each record the value that completes it.
-
-        For a large record that is its head, for another one the record itself.
-        """
+        """Store the parts of large records; return each record, or the head of a large one."""
         pieces = [
             cut(data, self._value_max) if len(data) > self._value_max else [] for data in encoded
         ]

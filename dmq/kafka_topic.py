@@ -18,9 +18,9 @@ from dmq.log import FORMAT_VERSION, LogCorruptError
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """The settings for making and reaching the topic.
+    """The settings with which the topic is created and the brokers are reached.
 
-    ``client`` holds further settings for every client of the broker, by kafka-python's names
+    ``client`` has further settings for every client of the brokers, by kafka-python's names
     (``security_protocol``, ``ssl_cafile``, ``sasl_mechanism``, ``sasl_plain_password`` …).
     """
 
@@ -50,8 +50,11 @@ class KafkaOptions:
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\[\]:/@,\s]+):([0-9]{1,5})")
 FLUSH_EACH: Final = {"flush.messages": "1"}
-"""For a topic with one copy: a message is on the disk before it is acknowledged. With several
-copies the loss of power on one host loses nothing, so their brokers need not wait for the disk."""
+"""The setting of a topic with one copy: a message is on the disk before it is acknowledged.
+
+With several copies the loss of power on one host loses nothing, so their brokers need not wait for
+the disk.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class KeyValueStore(Protocol):
     async def put(self, key: str, value: bytes) -> int:
         """Store a value under the key, durably; return the change's revision.
 
-        Raises ValueTooLargeError, and ValueError for an invalid key.
+        Raises ValueTooLargeError for a value over the limit, and ValueError for an invalid key.
         """
         ...
 
@@ -188,7 +188,7 @@ async def origin_of(log: MovableLog, store: KeyValueStore) -> Origin:
 
 
 async def remember(log: MovableLog, store: KeyValueStore, origin: Origin) -> None:
-    """Store the origin of the log."""
+    """Store the origin of the log in its key-value store."""
     await store.put(await _key(log), _encode(origin))
 
 

@@ -15,7 +15,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 
 class LogError(Exception):
-    """Base of all errors of this package."""
+    """The base of all errors of this package."""
 
     retriable: ClassVar[bool] = False
 
@@ -77,9 +77,9 @@ class Record:
     """One message of the log.
 
     ``kind`` is chosen by the writer. ``key`` is an id that may repeat when a writer retries (the
-    log stores every copy, readers decide). ``payload`` may be as large as the log's limit; of a
-    read record it is a view of the stored bytes, because it may be large: a reader makes its own
-    copy.
+    log stores every copy, readers decide which one counts). ``payload`` may be as large as the
+    log's limit; in a record that was read it is a view of the stored bytes, because it may be
+    large: a reader makes its own copy.
     """
 
     kind: str
@@ -199,7 +199,7 @@ class Log(Protocol):
         ...
 
     async def load_cursor(self, reader: str) -> Cursor | None:
-        """Return the reader's cursor, or None if it never committed one."""
+        """Return the reader's stored cursor, or None if it never stored one."""
         ...
 
     async def commit_cursor(self, reader: str, cursor: Cursor) -> None:
@@ -371,7 +371,7 @@ def check_epoch(reader: str, stored: Cursor | None, cursor: Cursor) -> None:
 
 
 def check_cursor(cursor: Cursor) -> None:
-    """Raise ValueError if the cursor cannot be stored by every backend."""
+    """Raise ValueError if the cursor's offset is negative, or its note too long or not ASCII."""
     if cursor.offset < 0:
         raise ValueError(f"a cursor's offset must not be negative, but is {cursor.offset}")
     if not cursor.note.isascii() or len(cursor.note) > CURSOR_NOTE_BYTES_MAX:

@@ -50,7 +50,7 @@ class FileWrite:
 
     @property
     def rows(self) -> int:
-        """The number of rows that it writes."""
+        """The number of rows that it writes; they count for the limit of a transaction."""
         return 1
 
     @property

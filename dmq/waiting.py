@@ -94,7 +94,7 @@ class Changes:
         return max(0, self._waiters.end - 1)
 
     def __bool__(self) -> bool:
-        """True if a task waits."""
+        """True if a task waits for a change."""
         return bool(self._waiters)
 
     def begin(self, revision: int) -> None:

@@ -1,4 +1,4 @@
-"""The choice of a server: the preference order, the circuit breakers, and hedging."""
+"""How a client chooses a server: order of preference, circuit breakers, and hedging."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ class Order(StrEnum):
 
 
 def spread(count: int, number: int) -> tuple[int, ...]:
-    """Return the order of the client with this number: ``(i + j + k) mod n`` for its j-th server.
+    """Return the order of servers for the client with this ``number``; ``count``: the servers.
 
-    ``i = number mod n`` is its start. Each further digit k of the number, to the bases n-1, n-2, …,
-    is the number of remaining servers that it skips, counted from the one before. The first n!
-    numbers give each permutation once, and so do the next. So the clients of any lost servers are
-    spread equally over the others; for one lost server n * (n - 1) clients with numbers in a row
-    are enough.
+    The client's j-th server is ``(i + j + k) mod n``, with ``i = number mod n`` as its start. Each
+    further digit k of the number, to the bases n-1, n-2, …, is the number of remaining servers that
+    it skips, counted from the one before. The first n! numbers give each permutation once, and so
+    do the next. So the clients of any lost servers are spread equally over the others; for one lost
+    server n * (n - 1) clients with numbers in a row are enough.
     """
     left = list(range(count))
     found: list[int] = []

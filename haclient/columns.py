@@ -98,7 +98,7 @@ _NOTE = b"haproc.type"
 
 
 class Column(NamedTuple):
-    """A column of a result, as PEP 249 describes it."""
+    """A column of a result, as PEP 249's ``description`` has it."""
 
     name: str
     type_code: str
@@ -129,7 +129,7 @@ def _inner(kind: Any) -> str:
 
 
 def describe(schema: Any) -> list[Column] | None:
-    """Return PEP 249's ``description`` of a result; None if it has no columns."""
+    """Return PEP 249's ``description`` of a result; None if the result has no columns."""
     return [_column(field) for field in schema] or None
 
 

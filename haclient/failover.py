@@ -54,26 +54,34 @@ class Policy:
     backoff_first_s: float = 0.05
     backoff_max_s: float = 2.0
     circuit_s: float = 2.0
-    """A server that failed is asked after the others for this long, and for twice as long with each
-    further failure in a row, up to ``circuit_max_s``."""
+    """A server that failed is tried after the others for this time.
+
+    For twice as long with each further failure in a row, up to ``circuit_max_s``.
+    """
     circuit_max_s: float = 60.0
-    """The longest time for which a server that failed is asked after the others."""
+    """The longest time for which a server that failed is tried after the others."""
     failback_after_s: float = 10.0
     """The time that a preferred server must be ready before the client returns to it."""
     failback_probe_s: float = 1.0
     refresh_s: float = 10.0
     """What is known of the ring's servers is refreshed when it is older than this."""
     silence_s: float = 0.25
-    """The time without a byte of the answer after which the server's liveness is probed, and again
-    after each sign of life. While the server lives, the client waits for the answer."""
+    """After this time without a byte of the answer the server is probed.
+
+    Then again after each sign of life. While the server lives, the client waits for the answer.
+    """
     probe_timeout_s: float = 0.25
     probes_missed: int = 2
-    """The number of unanswered probes in a row after which a server counts as hung: with the values
-    above after 0.75 s, so that the next server answers within a second."""
+    """After so many unanswered probes in a row a server counts as hung.
+
+    With the values above that is after 0.75 s, so that the next server answers within a second.
+    """
     probes_refused: int = 9
-    """The number of refused probes in a row after which a server counts as hung, with the values
-    above after 2.5 s: a HAProc that leaves service closes its door while it still finishes its
-    requests."""
+    """After so many refused probes in a row a server counts as hung.
+
+    With the values above that is after 2.5 s: a HAProc that leaves service closes its door while it
+    still finishes its requests.
+    """
 
     @property
     def hung_after_s(self) -> float:
@@ -93,11 +101,14 @@ class AttemptEnd(StrEnum):
     BUSY = "busy"
     """The server works at its limit, and has done nothing; it is asked again later."""
     LEAVING = "leaving"
-    """The server is leaving service, and has done nothing."""
+    """The server is leaving service (it drains or stops), and has done nothing."""
     UNEXPLAINED = "unexplained"
     """The server's cluster answered with an error without an explanation; it still works."""
     IN_DOUBT = "in doubt"
-    """The connection broke, the server hung, or it reports an unknown outcome."""
+    """The request may have been carried out.
+
+    The connection broke, the server hung, or it reports that the outcome is unknown.
+    """
     TIMED_OUT = "timed out"
     """The request's deadline passed; the server was alive but had not answered."""
 
@@ -393,7 +404,10 @@ def left(memory: Memory, server: int) -> Memory:
 
 
 def prefer(memory: Memory, preferred: tuple[int, ...]) -> Memory:
-    """Use these servers from now on, best first; stay with the current one if it is among them."""
+    """Return the memory with these servers in use, best first.
+
+    The current server stays the same if it is among them.
+    """
     new = (ServerState(),) * (max(preferred) + 1 - len(memory.servers))
     current = memory.current if memory.current in preferred else preferred[0]
     return Memory(current, preferred, memory.servers + new)

@@ -58,7 +58,7 @@ class InDoubt(WireError):
 
 
 class Leaving(WireError):
-    """The server reports that it is leaving service, and has done nothing."""
+    """The server reports that it is leaving service (it drains or stops), and has done nothing."""
 
     end = AttemptEnd.LEAVING
 
@@ -72,7 +72,7 @@ class Hung(WireError):
 
 
 class DeadlinePassed(WireError):
-    """The request's deadline passed."""
+    """The request's time limit passed while the server was alive and silent."""
 
     end = AttemptEnd.TIMED_OUT
 

@@ -134,7 +134,7 @@ def submit(options: argparse.Namespace, settings: Settings, report: Report) -> i
 
 
 def jobs(options: argparse.Namespace, settings: Settings, report: Report) -> int:
-    """Run an action of `haclient jobs`; return the exit code. Raises DatabaseError."""
+    """Run an action of `haclient jobs` (list, …); return the exit code. Raises DatabaseError."""
     with Jobs(settings) as ring:
         match options.action:
             case "list":

@@ -212,14 +212,17 @@ class Settings:
     user: str | None = None
     """A label for the servers' access logs (User-Agent); the token identifies the user."""
     tls: TlsFiles = TlsFiles()
-    """Certificates, for servers with an ``https`` URL."""
+    """The certificates for servers with an ``https`` URL."""
     catalog: str | None = None
     schema: str | None = None
     timeout_s: float = 300.0
     """The time limit of a request, over all attempts; the server gets a little less."""
     buffer_bytes_max: int = 64 << 20
-    """A result up to this size is read completely before execute returns, so that a server's
-    failure in the middle of it stays hidden. A larger one is streamed. Chosen, not measured."""
+    """A result up to this size is read completely before ``execute`` returns.
+
+    So a server's failure in the middle of it stays hidden: the request goes to another server. A
+    larger result is streamed. Chosen, not measured.
+    """
     order: Order = Order.ORDERED
     client_number: int | None = None
     """The number that chooses this client's order of servers with `Order.SPREAD`.
@@ -232,7 +235,10 @@ class Settings:
     """The read level of queries, unless `execute` states it; None: the server's default."""
     acceptable_offset_lag: int | None = None
     after_offset: int = 0
-    """The offset that queries must show at every level but any: the token of another connection."""
+    """The log offset that queries must show, at every level but `any`.
+
+    It is the token of another connection; 0: none.
+    """
     hedge_after: float | str | None = None
     """After this time a query is also sent to a second server: seconds, or `choosing.P95`.
 

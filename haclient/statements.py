@@ -30,9 +30,9 @@ _WRITING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "INTO", "OVERWRITE"
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Complete ``statements``, and the ``rest`` behind the last ``;``.
+    r"""The complete ``statements`` of a text, and the ``rest`` behind the last ``;``.
 
-    ``vertical``: the indexes of the statements that end with ``\\G``: their columns are shown one
+    ``vertical``: the indexes of the statements that end with ``\G``: their columns are shown one
     below another.
     """
 
@@ -120,7 +120,7 @@ class ValueInsert:
 
 
 def value_insert(sql: str) -> ValueInsert | None:
-    """Read an INSERT of the form of `ValueInsert`; return None for any other statement."""
+    """Read an INSERT of the form of `ValueInsert`; None for any other statement."""
     found = [(kind, sql[b:e]) for kind, b, e in pieces(sql) if kind not in _BLANK]
     words = _Words(found[:-1] if found and found[-1][1] == ";" else found)
     if not (words.take("INSERT") and words.take("INTO")):

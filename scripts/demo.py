@@ -57,7 +57,7 @@ console = Console(soft_wrap=True)
 
 
 class Failed(Exception):
-    """The ring did not keep a promise."""
+    """The demo found that the ring did not keep a promise."""
 
 
 @contextmanager

@@ -479,7 +479,7 @@ def pages() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write the documents, or check them; return the exit code."""
+    """Write the documents, or with --check only compare them; return the exit code."""
     if "--check" not in sys.argv[1:]:
         FOLDER.mkdir(parents=True, exist_ok=True)
         for file, text in pages().items():

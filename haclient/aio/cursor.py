@@ -193,8 +193,8 @@ class AsyncCursor(AsyncArrowResult):
     ) -> AsyncCursor:
         """Run one statement with ``?`` (a sequence) or ``:name`` (a mapping) parameters.
 
-        - ``request_id``: the idempotency key; made here unless given;
-        - ``timeout_s``: the total deadline;
+        - ``request_id``: the request's id, under which it can be repeated; made here unless given;
+        - ``timeout_s``: the time limit over all attempts;
         - ``stream``: True: return rows as they arrive, without reading the whole result first;
         - ``age_s``: the time since this ``request_id`` was first sent; 0 if it was not sent before;
         - ``options``: ``consistency``, ``acceptable_offset_lag``, ``operation_class``, ``fanout``,
@@ -217,9 +217,10 @@ class AsyncCursor(AsyncArrowResult):
     ) -> AsyncCursor:
         """Run a statement for each set of parameters.
 
-        An ``INSERT … VALUES (…)`` with one row is one operation for all sets: all rows or none. If
-        its values are only markers, more than a thousand sets are sent as rows, of any number, if
-        they fit the columns without loss.
+        An ``INSERT … VALUES (…)`` with one row becomes one write for all sets: all rows or none. If
+        all its values are parameter markers, and there are more than a thousand sets, they are sent
+        as rows in Arrow, if the values fit the columns without loss; their number is then not
+        limited.
 
         Any other statement is run once for each set, in order, with the request ids
         ``<request_id>.1``, ``<request_id>.2`` …, up to the first error; ``timeout_s`` then holds
@@ -328,7 +329,7 @@ class AsyncCursor(AsyncArrowResult):
         return await self.connection.cancel(self.request_id) if self.request_id else ""
 
     async def fetchone(self) -> tuple[Any, ...] | None:
-        """Return the next row, None at the end."""
+        """Return the next row; None when there are no more rows."""
         while self._rows is None or self._position >= len(self._rows):
             if not await self._next_rows():
                 return None
@@ -401,15 +402,15 @@ class AsyncCursor(AsyncArrowResult):
         self.connection.check_open()
 
     async def nextset(self) -> None:
-        """Discard the result and return None: a statement has only one result."""
+        """Discard the result and return None: a statement has only one result set."""
         self._held()
         await self._reset()
 
     def setinputsizes(self, sizes: object) -> None:
-        """Do nothing, as PEP 249 allows."""
+        """Do nothing: PEP 249 allows that, and no sizes are needed."""
 
     def setoutputsize(self, size: int, column: int | None = None) -> None:
-        """Do nothing, as PEP 249 allows."""
+        """Do nothing: PEP 249 allows that, and no sizes are needed."""
 
     async def close(self) -> None:
         """Discard the result and close the PEP 249 cursor."""

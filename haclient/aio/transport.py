@@ -1,7 +1,7 @@
-"""HTTP over aiohttp, with probes of the server's liveness.
+"""HTTP over aiohttp, with probes that show if a silent server is still alive.
 
-Twin of `haclient.sync.transport`. After ``silence_s`` without a byte, the server's liveness is
-probed once for all requests that await an answer there; a hung server ends the wait.
+Twin of `haclient.sync.transport`. When a server has sent nothing for ``silence_s``, one series of
+probes serves all requests that wait for it; if the server counts as hung, they stop waiting.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Response:
                 return await content.readany()
 
     async def close(self) -> None:
-        """Close the connection if the body was not read to its end."""
+        """Close the response, and the connection, too, if the body was not read to its end."""
         self._answer.close()
 
 

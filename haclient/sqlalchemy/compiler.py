@@ -55,7 +55,7 @@ class HAProcCompiler(compiler.SQLCompiler):
         return text.replace("\\", "\\\\")
 
     def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:
-        """Return a query without rows."""
+        """Return a query that gives no rows, for an empty list behind IN."""
         return f"SELECT {', '.join('NULL' for _ in element_types)} WHERE 1 != 1"
 
     def visit_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:

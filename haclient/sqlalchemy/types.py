@@ -30,7 +30,7 @@ class TINYINT(types.SmallInteger):
 
 
 class TIMESTAMP_NTZ(types.DateTime):
-    """A date and time without a time zone: ``DateTime()`` on Spark."""
+    """A date and time without a time zone; ``DateTime()`` becomes this type on Spark."""
 
     __visit_name__ = "TIMESTAMP_NTZ"
 
@@ -49,7 +49,10 @@ class INTERVAL(OwnType):
 
 
 class TextTime(types.Time):
-    """A time of day in a STRING, because Spark's tables cannot store times: ``Time()`` on Spark."""
+    """A time of day, stored as a STRING; ``Time()`` becomes this type on Spark.
+
+    Spark's tables cannot store times.
+    """
 
     def bind_processor(self, dialect: Dialect) -> Process:
         """Return a function that turns a time into the text that is stored."""
