@@ -223,7 +223,7 @@ def _fill(spark: SparkSession) -> None:
 
 
 def _gaps(ring: LocalRing, connect: Callable[[LocalRing, list[str]], SparkSession]) -> list[float]:
-    """Kill the HAProc in use, several times; return how many ms later each next answer came."""
+    """Kill the HAProc in use, several times; return by how many ms each next answer was late."""
     gaps: list[float] = []
     for number in range(KILLS):
         used, other = ring.names[number % 2], ring.names[1 - number % 2]

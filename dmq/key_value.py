@@ -150,7 +150,7 @@ KEY_PREFIX: Final = "dmq/log/"
 
 
 class MoveState(StrEnum):
-    """How far a log has been moved, from it or into it."""
+    """Whether a log is whole, was filled only in part, or continues elsewhere."""
 
     WHOLE = "whole"
     HALF = "half"

@@ -75,7 +75,7 @@ class Delete(FileWrite):
 
 @dataclass(frozen=True, slots=True)
 class Place(FileWrite):
-    """A change: store a value at its revision in another store.
+    """A change: store a value at the revision that it had in another store.
 
     With an empty key nothing is stored, and only the revision is used up.
     """

@@ -30,7 +30,11 @@ class Breaker:
         return self.open_until is not None and now < self.open_until
 
     def tried(self, first_s: float, longest_s: float, now: float) -> Breaker:
-        """Return the breaker when a request goes to the server: on trial if its time was over."""
+        """Return the breaker when a request goes to the server now.
+
+        If it was open and its time is over, it is now on trial: the request's result closes it or
+        opens it again.
+        """
         if self.open_until is None or now < self.open_until:
             return self
         # Other requests find it open meanwhile; a trial that never ends does not block for ever.
@@ -67,9 +71,9 @@ SMOOTHING = 0.3
 """The weight of a new response time in the average; chosen, not measured."""
 NEARER_SHARE = 0.3
 NEARER_S = 0.001
-"""Another server becomes the first only if it is nearer by this share and this time.
+"""Another server becomes the first only if it is nearer by `NEARER_SHARE` and by this time.
 
-Both chosen, not measured.
+Both are chosen, not measured.
 """
 
 

@@ -199,7 +199,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """A decision: raise an error for this reason to the caller."""
+    """A decision: raise an error with this outcome and this reason to the caller."""
 
     outcome: Outcome
     reason: Reason
@@ -453,9 +453,9 @@ class Pulse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """The results of the probes of a server that has sent nothing for ``silence_s``.
+    """The counts of failed probes in a row of a server that has sent nothing for ``silence_s``.
 
-    The number of unanswered and of refused probes in a row.
+    ``silent``: probes without an answer; ``refused``: probes without a connection.
     """
 
     silent: int = 0

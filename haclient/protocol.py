@@ -123,7 +123,7 @@ STATE_HEADER = "haproc-state"
 """An answer has this header only if its server has left service, or is about to."""
 SESSION_REQUIRED = "HAPROC_SESSION_REQUIRED"
 ROWS_UNFIT = frozenset({"HAPROC_ROWS_MISFIT", "HAPROC_REQUEST_ID_REUSED"})
-"""Error classes for rows that must be sent as a statement instead, or once were."""
+"""Error classes after which rows must be sent as a statement, or were sent as one before."""
 _LEAVING = frozenset({"HAPROC_DRAINING", "HAPROC_STOPPED"})
 _AT_WORK = frozenset({"HAPROC_BUSY", "HAPROC_NOT_FRESH"})
 """Error classes of a server that works, but is at its limit."""
@@ -284,7 +284,7 @@ def session_start(catalog: str | None, schema: str | None) -> list[str]:
 
 
 def report(text: str | None) -> dict[str, Any]:
-    """Return the ``ha`` block in a text; an empty one if it is missing or no JSON object."""
+    """Return the ``ha`` block (HAProc's facts in an answer) in a text; empty if there is none."""
     try:
         block = json.loads(text) if text else {}
     except ValueError:

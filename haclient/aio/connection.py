@@ -98,7 +98,7 @@ class AsyncConnection:
         return self._seen.token
 
     def _saw(self, ha: Mapping[str, Any]) -> None:
-        """Remember the log offsets in the ``ha`` block of an answer, for later session reads."""
+        """Remember the log offsets in an answer's ``ha`` block (HAProc's facts) for later reads."""
         offset = ha.get("log_offset")
         with self._lock:
             if isinstance(offset, int):
@@ -132,6 +132,9 @@ class AsyncConnection:
         write_concern: str | None = None,
     ) -> dict[str, Any]:
         """Append rows to a table as one write, by column name; return the answer's ``ha`` block.
+
+        The ``ha`` block has HAProc's facts about the write: cluster, log offset, outcome per
+        cluster.
 
         ``table``: ``[catalog.][schema.]name``.
 
@@ -220,7 +223,7 @@ class AsyncConnection:
     async def written(
         self, request_id: str, write_concern: str | None = None
     ) -> dict[str, Any] | Failure | None:
-        """Return what became of a write: its ``ha`` block, or its failure.
+        """Return what became of a write: its ``ha`` block (HAProc's facts), or its failure.
 
         None if no server knows that it has ended. In the ``ha`` block, ``concern_met`` is True if
         the write has met ``write_concern``.

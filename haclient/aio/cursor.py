@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class AsyncResult:
-    """One answer of a server. ``ha``: its ``ha`` block; ``server``: the server that sent it."""
+    """One answer. ``ha``: HAProc's facts in it; ``server``: the server that sent it."""
 
     def __init__(self, ha: dict[str, Any], server: Server, request_id: str) -> None:
         self.ha = ha

@@ -205,7 +205,7 @@ def judged(links: Links, link: Link, error: grpc.RpcError) -> WireError | None:
 
 
 def unary(method: Method, request: Any, options: Options) -> Work[Ended]:
-    """Return the work of a call with one request and one response."""
+    """Return the `Work` that makes a call with one request and one response at a server."""
 
     def attempt(server: Server, deadline: float) -> Ended:
         passed = options.passed(deadline)
@@ -216,7 +216,7 @@ def unary(method: Method, request: Any, options: Options) -> Work[Ended]:
 
 
 def upload(method: Method, requests: Iterable[Any], options: Options) -> Work[Ended]:
-    """Return the work of a call with a stream of requests and one response."""
+    """Return the `Work` that makes a call with a stream of requests and one response."""
     source = _Source(iter(requests))
 
     def attempt(server: Server, deadline: float) -> Ended:
@@ -251,7 +251,10 @@ class Begun:
 
 
 def download(method: Method, request: Any, options: Options) -> Work[Begun | Ended]:
-    """Return the work of a call with one request and a stream of responses, up to the first one."""
+    """Return the `Work` that makes a call with one request and a stream of responses.
+
+    It ends with the first response.
+    """
     age = Age()
 
     def attempt(server: Server, deadline: float) -> Begun | Ended:

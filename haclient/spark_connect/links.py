@@ -45,7 +45,7 @@ class Link:
         self._callables: dict[str, Any] = {}
 
     def callable(self, method: str, make: Callable[[grpc.Channel], Any]) -> Any:
-        """Return gRPC's callable of a method on this connection; it is made once."""
+        """Return gRPC's object that calls a method on this connection; it is made once."""
         found = self._callables.get(method)
         if found is None:
             found = self._callables[method] = make(self.channel)

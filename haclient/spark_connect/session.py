@@ -184,18 +184,18 @@ class RingChannel(grpc.Channel):  # type: ignore[misc]
     # -- grpc.Channel ----------------------------------------------------------------------
 
     def unary_unary(self, method: str, *serializers: Any, **more: Any) -> _Unary:
-        """Return the callable of a method with one request and one response."""
+        """Return the object that calls a method with one request and one response."""
         made = Method(self.links, method, lambda c: c.unary_unary(method, *serializers, **more))
         release = method.rpartition("/")[2].startswith("Release")
         return _Unary(self, made, unary, _RELEASE_S if release else None)
 
     def unary_stream(self, method: str, *serializers: Any, **more: Any) -> _Download:
-        """Return the callable of a method with one request and a stream of responses."""
+        """Return the object that calls a method with one request and a stream of responses."""
         made = Method(self.links, method, lambda c: c.unary_stream(method, *serializers, **more))
         return _Download(self, made)
 
     def stream_unary(self, method: str, *serializers: Any, **more: Any) -> _Upload:
-        """Return the callable of a method with a stream of requests and one response."""
+        """Return the object that calls a method with a stream of requests and one response."""
         made = Method(self.links, method, lambda c: c.stream_unary(method, *serializers, **more))
         return _Upload(self, made, upload)
 
@@ -223,7 +223,7 @@ class RingChannel(grpc.Channel):  # type: ignore[misc]
 
 
 class _Single:
-    """A gRPC callable of a method with one response."""
+    """The object that calls a gRPC method with one response."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class Health(Enum):
 
     @property
     def pulse(self) -> Pulse:
-        """Return what it shows of the server's liveness."""
+        """Return what the health check shows of the server's liveness."""
         return self.value if isinstance(self.value, Pulse) else Pulse.ALIVE
 
 

@@ -98,7 +98,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 def cached(method: Method) -> Method:
     """Let SQLAlchemy's inspector remember a method's answers.
 
-    SQLAlchemy 1.4 fails if the method has annotations, so they are hidden from it.
+    SQLAlchemy 1.4 fails if the method has annotations, so they are removed.
     """
     method.__annotations__ = {}
     return reflection.cache(method)

@@ -99,7 +99,7 @@ class Connection:
         return self._seen.token
 
     def _saw(self, ha: Mapping[str, Any]) -> None:
-        """Remember the log offsets in the ``ha`` block of an answer, for later session reads."""
+        """Remember the log offsets in an answer's ``ha`` block (HAProc's facts) for later reads."""
         offset = ha.get("log_offset")
         with self._lock:
             if isinstance(offset, int):
@@ -133,6 +133,9 @@ class Connection:
         write_concern: str | None = None,
     ) -> dict[str, Any]:
         """Append rows to a table as one write, by column name; return the answer's ``ha`` block.
+
+        The ``ha`` block has HAProc's facts about the write: cluster, log offset, outcome per
+        cluster.
 
         ``table``: ``[catalog.][schema.]name``.
 
@@ -221,7 +224,7 @@ class Connection:
     def written(
         self, request_id: str, write_concern: str | None = None
     ) -> dict[str, Any] | Failure | None:
-        """Return what became of a write: its ``ha`` block, or its failure.
+        """Return what became of a write: its ``ha`` block (HAProc's facts), or its failure.
 
         None if no server knows that it has ended. In the ``ha`` block, ``concern_met`` is True if
         the write has met ``write_concern``.
