@@ -1,9 +1,9 @@
-"""Measure how a flood of small queries of one user slows another user and the cluster's probes.
+"""Measure how one user's flood of small queries slows another user and the HAProc's probes.
 
 A ring of one cluster with two users: one always has a hundred different small queries running, the
 other sends one now and then. The setting `limits.planned_max` bounds how many statements Spark
 plans at the same time; the flood is measured with its default, with other values, and with a value
-so high that nothing is bounded.
+so high that it bounds nothing.
 
 ``python -m bench.bench_fairness [PLANNED_MAX …]``
 """
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 async def flooded(ring: LocalRing) -> Found:
-    """Let one user flood the HAProc with queries; return what another user meets meanwhile."""
+    """Let one user flood the HAProc with queries; return the other user's times and results."""
     timeout = aiohttp.ClientTimeout(total=120)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as http:

@@ -54,7 +54,7 @@ class Caught:
         return OWN
 
     def isolate(self, why: str) -> None:
-        """Do nothing: without a log this HAProc cannot be cut off from the ring."""
+        """Do nothing: this substitute is never cut off from the ring."""
 
 
 def _config(folder: Path, sending: bool, redis: str = "") -> Config:

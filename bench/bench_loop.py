@@ -1,4 +1,4 @@
-"""Measure how long long statements block the event loop: ``python -m bench.bench_loop``.
+"""Measure how long large statements block the event loop: ``python -m bench.bench_loop``.
 
 A door in a process of its own reads, classifies and pins the statements that it receives, as a
 HAProc does, but it has no cluster. A task in the same process wakes every few milliseconds; the
