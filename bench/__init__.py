@@ -1,1 +1,1 @@
-"""Benchmarks: each prints a table and writes the same figures to bench/results."""
+"""Benchmarks: each prints a table of figures and writes the same figures to bench/results."""

@@ -1,9 +1,11 @@
-"""What it costs a HAProc to tell its log again: ``python -m bench.bench_archive [RECORDS]``.
+"""Measure how fast a HAProc reads its log for the archive: ``python -m bench.bench_archive``.
 
-A log of a usual mix of operations (plain INSERTs, other DML, rows in Arrow, DDL with its decision,
-errors) is filled, then told in pages, as the archive's program asks for them: read twice, judged,
-masked, made into Arrow. The yardstick is reading the same log bare, in the same run. Both are of
-one core's time (this process's CPU time, its threads' too), so that a busy machine matters little.
+``[RECORDS]`` as an argument: the number of records in the log. The log gets a usual mix of
+operations (plain INSERTs, other DML, rows in Arrow, DDL with its decision, errors). Then the
+benchmark asks for the archive's pages, as the archive's program does: HAProc reads the records
+twice, finds out what became of each operation, hides values, and makes Arrow of them. It is
+compared with only reading the same log, in the same run. Both are rates per second of processor
+time of this process, so that a busy machine matters little.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from tests.unit.archive_rig import pages_of
 RECORDS = 200_000
 BATCH = 2_000
 BAR = 20_000.0
-"""Records per second of processor time."""
+"""The records of the log that the archive must read per second of processor time."""
 
 
 def _operation(number: int) -> Operation:
@@ -77,7 +79,7 @@ def _operation(number: int) -> Operation:
 
 
 async def fill(log: Log, records: int) -> None:
-    """Append about this number of records to the log."""
+    """Append about ``records`` records to the log: operations, decisions and failure reports."""
     batch: list[Record] = []
     offset = number = 0
     while offset < records:
@@ -97,7 +99,7 @@ async def fill(log: Log, records: int) -> None:
 
 
 async def bare(log: Log) -> int:
-    """Read the log and ignore its records; return its end."""
+    """Read the whole log and ignore its records; return the offset of the log's end."""
     position = 0
     while entries := await log.read(position, records_max=256, bytes_max=4 << 20):
         position = entries[-1].offset + 1
@@ -105,7 +107,7 @@ async def bare(log: Log) -> int:
 
 
 async def told(pages: Pages, end: int) -> int:
-    """Read the archive page by page; return the number of operations."""
+    """Read the archive page by page up to offset ``end``; return the number of its operations."""
     position = count = 0
     while position < end:
         page = await pages.page(position, ROWS_MAX)
@@ -114,13 +116,13 @@ async def told(pages: Pages, end: int) -> int:
 
 
 async def timed(call: Callable[[], Awaitable[int]]) -> tuple[int, float]:
-    """Return what a call came to, and the seconds of CPU that it took."""
+    """Return the result of ``call``, and the seconds of processor time that it took."""
     began = time.process_time()
     return await call(), time.process_time() - began
 
 
 async def measure(folder: Path, records: int) -> list[Row]:
-    """Fill a log, read it through the archive, and return the figures."""
+    """Fill a log in ``folder``, read it directly and through the archive; return the figures."""
     url = f"sqlite://{folder}/log.db"
     log, store = await open_log(url), await open_store(url)
     try:
@@ -149,7 +151,7 @@ async def _one(pages: Pages, start: int) -> int:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/archive.json."""
     records = int(sys.argv[1]) if len(sys.argv) > 1 else RECORDS
     gc.freeze()  # as `haproc serve` does
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,8 @@
-"""What a query costs whose answer is kept, against the same query run again, on a ring of one.
+"""Measure a query that HAProc answers from its cache, against running the query again.
 
-A sum over a table of a million rows, as a dashboard asks it: by one client at levels `any` and
-`linearizable`, while another client writes to another table, and by many clients at once.
+A ring of one cluster. The query is a sum over a table of a million rows, as a dashboard sends it.
+One client sends it at the read levels `any` and `linearizable`, alone and while another client
+writes to another table; then many clients send it at once.
 
 ``python -m bench.bench_cache``
 """
@@ -28,14 +29,14 @@ QUERY: Final = "SELECT g, count(*), sum(v) FROM facts GROUP BY g ORDER BY g"
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/cache.json."""
     with ring_of(1) as ring:
         asyncio.run(ring.up())
         report("cache", measured(ring.urls))
 
 
 def measured(urls: str) -> list[Row]:
-    """Return the figures."""
+    """Create the tables, run the query in all ways, and return the figures."""
     with haclient.connect(urls) as client:
         client.execute("CREATE TABLE facts (g INT, v BIGINT) USING delta")
         client.execute("CREATE TABLE others (id BIGINT) USING delta")
@@ -68,7 +69,10 @@ def measured(urls: str) -> list[Row]:
 
 
 def asked(client: haclient.Connection, times: int, **options: Any) -> float:
-    """Return the median of so many queries in seconds; of kept ones each must be one."""
+    """Send the query ``times`` times; return the median of the seconds that an answer took.
+
+    With ``cache=True`` each answer must come from HAProc's cache, else AssertionError is raised.
+    """
     taken = []
     client.execute(QUERY, **options).fetchall()
     for _ in range(times):
@@ -81,7 +85,7 @@ def asked(client: haclient.Connection, times: int, **options: Any) -> float:
 
 
 def firsts(client: haclient.Connection) -> float:
-    """Return the median of queries that were never asked before."""
+    """Send queries that nobody sent before; return the median of the seconds that one took."""
     taken = []
     for number in range(FIRSTS):
         began = time.perf_counter()
@@ -93,7 +97,7 @@ def firsts(client: haclient.Connection) -> float:
 
 
 def many(urls: str, times: int, **options: Any) -> float:
-    """Return how many queries a second as many clients get answered together."""
+    """Let `CLIENTS` clients send the query at once; return their answers per second together."""
 
     def client(_: int) -> None:
         with haclient.connect(urls) as connection:

@@ -1,11 +1,12 @@
-"""How soon a cluster serves again that missed many UPDATEs by key on small tables.
+"""Measure how soon a cluster serves again after it missed many UPDATEs by key.
 
-Two clusters with 8 tables of 10,000 rows. The UPDATEs are in the log as clients leave them there,
-and one cluster holds what they come to: having it run them one by one would take a day. The other
-one begins with all of them before it. It measures its replay, and copies the tables. In the end
-the tables are held against each other.
+Two clusters with 8 small tables of 10,000 rows. The benchmark writes the UPDATEs directly into the
+log, in the form in which clients' UPDATEs stand there, and brings the tables of one cluster
+directly to the state after all of them, because running them one by one would take a day. The other
+cluster has missed all of them: when its HAProc starts, it measures its replay, and then copies the
+tables. At the end the tables of both clusters must be equal.
 
-``python -m bench.bench_catch_up [missed]`` (100,000 by default).
+``python -m bench.bench_catch_up [missed]``: the number of UPDATEs, by default 100,000.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ AT_ONCE: Final = 2_000
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/catch_up.json."""
     missed = int(sys.argv[1]) if len(sys.argv) > 1 else MISSED
     with ring_of(2, settings={"on_foreign_write": "ignore"}) as ring:
         report("catch_up", caught_up(ring, missed))
 
 
 def caught_up(ring: LocalRing, missed: int) -> list[Row]:
-    """Stop a cluster, give the other one UPDATEs, and time the return of the stopped one."""
+    """Stop one cluster, give the other one all UPDATEs, and time the return of the stopped one."""
     donor, name = ring.names
     asyncio.run(ring.up(warm=True))
     with haclient.connect(ring.urls) as connection:
@@ -73,12 +74,12 @@ def caught_up(ring: LocalRing, missed: int) -> list[Row]:
 
 
 def statements(missed: int) -> list[str]:
-    """Return the UPDATEs: each key of each table in turn."""
+    """Return ``missed`` UPDATEs, spread equally over the tables and over their keys."""
     return [update(TABLES[n % len(TABLES)], n // len(TABLES) % ROWS) for n in range(missed)]
 
 
 def _apply(ring: LocalRing, donor: str, missed: int) -> None:
-    """Bring the tables of a cluster to the state after all UPDATEs."""
+    """Bring the tables of cluster ``donor`` to the state after all UPDATEs, by Spark directly."""
     session = past_ring(ring.sparks[donor])
     for n, table in enumerate(TABLES):
         count = len(range(n, missed, len(TABLES)))
@@ -90,7 +91,7 @@ def _apply(ring: LocalRing, donor: str, missed: int) -> None:
 
 
 async def _queue(ring: LocalRing, donor: str, missed: int) -> None:
-    """Append the UPDATEs to the log, and set the donor's cursor to their end."""
+    """Append the UPDATEs to the log; set the cursor of cluster ``donor`` behind all of them."""
     log = await open_log(ring.config.log)
     try:
         first = await log.end()
@@ -119,7 +120,11 @@ def _wait_ready(ring: LocalRing, name: str) -> None:
 
 
 def _return(ring: LocalRing, name: str) -> tuple[float, dict[str, Any]]:
-    """Start a HAProc; return the seconds until it is READY, and its own figures of the recovery."""
+    """Start the HAProc of cluster ``name``; return the seconds to READY, and its estimates.
+
+    The dictionary has the HAProc's own expected times of a replay and of a copy (None: it made no
+    estimate), and the seconds that it was COPYING.
+    """
     began = time.monotonic()
     asyncio.run(ring.start_haproc(name, ready=False))
     told: dict[str, Any] = {"replay_s": None, "copy_s": None, "copying_s": 0.0}
@@ -140,7 +145,7 @@ def _return(ring: LocalRing, name: str) -> tuple[float, dict[str, Any]]:
 
 
 def _length(states: Sequence[tuple[float, str]], which: str, now_s: float) -> float:
-    """Return the total time in a state, in seconds."""
+    """Return the seconds for which a HAProc was in state ``which``, all periods together."""
     ends = [at for at, _ in states[1:]] + [now_s]
     return sum(end - at for (at, state), end in zip(states, ends, strict=True) if state == which)
 

@@ -1,7 +1,7 @@
-"""How long classification takes: ``python -m bench.bench_classify``.
+"""Measure how long HAProc takes to classify a statement: ``python -m bench.bench_classify``.
 
-It stands in front of every query, and of INSERTs of literals. Bars are chosen: a small part of what
-Spark takes for one.
+Every statement is classified before Spark gets it. The bars are chosen: a small part of the time
+that Spark needs for the statement itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MANY_ROWS_BAR_US = 120_000.0
 
 
 def best_us(action: Callable[[], object]) -> float:
-    """Return the shortest time the action took, in microseconds."""
+    """Run ``action`` again and again; return the shortest time that it took, in microseconds."""
     best, end = float("inf"), time.perf_counter() + SECONDS
     while True:
         start = time.perf_counter()
@@ -42,7 +42,7 @@ def best_us(action: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Measure, print, and keep the results."""
+    """Run the benchmark; print its figures and write them to bench/results/classify.json."""
     context, rules = Context(), Rules.builtin()
 
     def classify_us(sql: str) -> float:

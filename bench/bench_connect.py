@@ -1,12 +1,13 @@
-"""PySpark through a ring, against the same PySpark on the same server.
+"""Measure PySpark through a ring, against PySpark directly on the same Spark server.
 
-A ring of one shows what each way costs: queries, settings, rows, writes. A ring of two has sessions
-adopted, and the HAProc in use killed. Both sides of each figure take turns, so that a busy machine
-slows both alike; compare the ratios.
+A ring of one cluster shows what HAProc adds to each kind of call: queries, settings, rows, writes.
+In a ring of two clusters sessions move to the other HAProc, and the HAProc in use is killed. The
+calls through the ring and the direct ones take turns, so that a busy machine slows both alike;
+compare the ratios.
 
-``python -m bench.bench_connect [MEBIBYTES]`` (64 by default): the size of the large appends, in
-Arrow. The memory that the HAProc has at most meanwhile is measured, too; its bar is for 1024.
-``--only costs|ddl|large|losses`` measures a part, and keeps nothing.
+``python -m bench.bench_connect [MEBIBYTES]``: the size of the large appends, in Arrow, by default
+64. The highest memory use of the HAProc during them is measured, too; the bar for it is meant for
+1024 MiB. ``--only costs|ddl|large|losses`` measures only this part, and writes no file.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _ROW_BYTES = 64
 
 
 def main() -> None:
-    """Measure both rings and report."""
+    """Run the benchmark on both rings; print its figures; without ``--only`` also write them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("mebibytes", type=int, nargs="?", default=LARGE_MIB)
     parser.add_argument("--only", choices=("costs", "ddl", "large", "losses"))
@@ -85,7 +86,7 @@ def main() -> None:
 
 
 def costs(ring: LocalRing) -> list[Row]:
-    """Return the times of queries, settings and writes in a ring of one, beside Spark alone."""
+    """Return the times of queries, settings and writes in a ring of one, and directly on Spark."""
     through, direct = _through(ring), _direct(ring)
     selects = _both(through, direct, _select, SELECTS)
     settings = _both(through, direct, _setting, SETTINGS)
@@ -123,7 +124,7 @@ def costs(ring: LocalRing) -> list[Row]:
 
 
 def ddl(ring: LocalRing) -> list[Row]:
-    """Return the times of DDL through a ring of one, beside Spark alone."""
+    """Return the times of DDL statements through a ring of one, and directly on Spark."""
     through, direct = _through(ring), _direct(ring)
     took: dict[str, list[tuple[float, float]]] = {statement: [] for statement in DDL}
     for number in range(DDL_TIMES + 1):  # the first round warms both
@@ -148,7 +149,7 @@ def ddl(ring: LocalRing) -> list[Row]:
 
 
 def large(ring: LocalRing, size_mib: int) -> list[Row]:
-    """Append a large DataFrame: as a plan, and one whose rows have to be staged."""
+    """Time the append of a large DataFrame: sent as a plan, or with rows that HAProc stages."""
     count = size_mib * (1 << 20) // _ROW_BYTES
     through, direct = _through(ring), _direct(ring)
     pid = ring.pids(ring.names[0])["haproc"]
@@ -177,7 +178,7 @@ def large(ring: LocalRing, size_mib: int) -> list[Row]:
 
 
 def _appended(spark: SparkSession, count: int, first: str, table: str) -> float:
-    """Append so many wide rows to a new table; return the seconds that it took."""
+    """Append ``count`` wide rows to a new table; return the seconds that it took."""
     _append(_wide(spark, 1, first), table)
     took = timed(lambda: _append(_wide(spark, count, first), table))
     assert spark.table(table).count() == count + 1
@@ -186,7 +187,7 @@ def _appended(spark: SparkSession, count: int, first: str, table: str) -> float:
 
 
 def losses(ring: LocalRing) -> list[Row]:
-    """Return the waits of a program whose session moves, or whose HAProc is killed."""
+    """Return how long a program waits when its session moves, and when its HAProc is killed."""
     what = "a session of ten entries adopted"
     rows = median_and_worst(what, "s", _adoptions(ring), ADOPTION_BAR_S)
     for client, connect in (("plain PySpark", _plain), ("haclient.spark", _ours)):
@@ -196,7 +197,7 @@ def losses(ring: LocalRing) -> list[Row]:
 
 
 def _adoptions(ring: LocalRing) -> list[float]:
-    """Return the seconds until a session's first answer at another HAProc."""
+    """Return the seconds until the second HAProc first answers for a session of the first."""
     took: list[float] = []
     here, there = ring.names[:2]
     for _ in range(ADOPTIONS):
@@ -212,7 +213,7 @@ def _adoptions(ring: LocalRing) -> list[float]:
 
 
 def _fill(spark: SparkSession) -> None:
-    """Make a session of ten entries: four settings, four views, a schema in use, a function."""
+    """Put ten entries into a session: four settings, four views, a schema and a function."""
     for number in range(4):
         spark.conf.set("spark.sql.shuffle.partitions", str(number + 1))
         spark.range(number + 1).createOrReplaceTempView(f"view_{number}")
@@ -222,7 +223,7 @@ def _fill(spark: SparkSession) -> None:
 
 
 def _gaps(ring: LocalRing, connect: Callable[[LocalRing, list[str]], SparkSession]) -> list[float]:
-    """Return the milliseconds by which the answer after each kill takes longer than usual."""
+    """Kill the HAProc in use, several times; return by how many ms each next answer was late."""
     gaps: list[float] = []
     for number in range(KILLS):
         used, other = ring.names[number % 2], ring.names[1 - number % 2]
@@ -236,7 +237,7 @@ def _gaps(ring: LocalRing, connect: Callable[[LocalRing, list[str]], SparkSessio
 
 
 class _SeveralAddresses(DefaultChannelBuilder):  # type: ignore[misc]
-    """PySpark's own channel to several addresses, as a host name with all of them gives it."""
+    """PySpark's own channel to several addresses, like a host name that has all of them."""
 
     def __init__(self, addresses: list[str]) -> None:
         super().__init__(f"sc://{addresses[0]}")
@@ -283,7 +284,7 @@ def _setting(spark: SparkSession) -> Any:
 
 
 def _fetch(spark: SparkSession) -> pa.Table:
-    """Fetch three columns of eight bytes."""
+    """Fetch `FETCHED_MIB` MiB as a table of three columns of eight bytes."""
     rows = FETCHED_MIB * (1 << 20) // 24
     return spark.range(rows).selectExpr("id", "id * 3 AS n", "id / 7 AS share").toArrow()
 
@@ -298,7 +299,7 @@ def _small(spark: SparkSession) -> DataFrame:
 
 
 def _wide(spark: SparkSession, rows: int, first: str) -> DataFrame:
-    """Return rows of eight columns that hardly compress."""
+    """Return ``rows`` rows of eight columns that hardly compress; ``first``: SQL of the first."""
     scattered = [f"xxhash64(id, {number}) AS n{number}" for number in range(7)]
     return spark.range(rows).selectExpr(f"{first} AS first", *scattered)
 

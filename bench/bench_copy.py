@@ -1,12 +1,12 @@
-"""How fast a table comes from one cluster to another, beside how Spark alone would do it.
+"""Measure how fast HAProc copies a table to another cluster, against Spark alone.
 
-- ``storage``: the cluster's Spark reads the donor's files, beside `CREATE TABLE … AS SELECT` from
-  the donor's folder on the same Spark.
-- ``stream``: through the two HAProcs, beside a program of PySpark's that reads the table from one
-  Spark, a slice at a time, and writes it to the other one.
+- ``storage``: the receiving cluster's Spark reads the donor's files. Compared with `CREATE TABLE …
+  AS SELECT` from the donor's folder on the same Spark.
+- ``stream``: the rows travel through the two HAProcs. Compared with a PySpark program that reads
+  the table from one Spark, a slice at a time, and writes it to the other one.
 
-Copies are timed as a whole, from the request (`haproc table repair`) until the cluster has gone on.
-Both sides of a pair take turns; the better of `ROUNDS` counts.
+A copy is timed from its request (`haproc table repair`) until the cluster applies the log again.
+HAProc and Spark alone take turns; the best of `ROUNDS` times is used for each.
 
 ``python -m bench.bench_copy [storage] [stream]`` (both by default).
 """
@@ -41,7 +41,7 @@ MIB: Final = 1 << 20
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/copy.json."""
     parts = sys.argv[1:] or PARTS
     with ring_of(2, memory="2g") as ring:
         asyncio.run(ring.up(warm=True))
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def filled(ring: LocalRing, donor: SparkSession) -> tuple[float, str]:
-    """Make the table on both clusters; return its size in MiB, and its folder at the donor."""
+    """Make the table on both clusters; return its size in MiB, and its folder on the donor."""
     with haclient.connect([ring.config.client_url(name) for name in ring.names]) as connection:
         columns = ", ".join(f"sha2(concat(id, '{n}'), 512) AS {n}" for n in "xy")
         connection.execute(f"CREATE TABLE {TABLE} (id BIGINT, x STRING, y STRING) USING delta")
@@ -79,7 +79,7 @@ def _row(
     what: tuple[str, str],
     theirs: Callable[[], None],
 ) -> Row:
-    """Copy the table, and do it by ``theirs``; ``what``: the names of both."""
+    """Time HAProc's copy of the table, and ``theirs``; ``what``: their names in the figure."""
     asyncio.run(_begun_anew(ring, storage))
     ours_s, theirs_s = _best(taker, lambda: asyncio.run(_copied(ring)), theirs)
     return Row(what[0], "MiB/s", size / ours_s, what[1], size / theirs_s)
@@ -88,7 +88,7 @@ def _row(
 def _best(
     taker: SparkSession, ours: Callable[[], None], theirs: Callable[[], None]
 ) -> tuple[float, float]:
-    """Return the shortest time of each, in seconds."""
+    """Run ``ours`` and ``theirs`` in turn; return the shortest time of each, in seconds."""
     times: tuple[list[float], list[float]] = [], []
     for _ in range(ROUNDS):
         for one, took in zip((ours, theirs), times, strict=True):
@@ -101,7 +101,7 @@ def _best(
 
 
 async def _begun_anew(ring: LocalRing, storage: dict[str, str]) -> None:
-    """Start the HAProc of b anew; ``storage``: the paths by which its Spark reaches a's files."""
+    """Start the HAProc of b again; ``storage``: the paths by which its Spark reaches a's files."""
     config = yaml.safe_load(ring.file.read_text())
     config["clusters"][0]["storage"] = storage
     ring.file.write_text(yaml.safe_dump(config))

@@ -1,10 +1,11 @@
-"""What the clients of a ring notice of a copy, and what the copy takes of the HAProcs' memory.
+"""Measure how a copy of tables slows clients, and how much memory it takes in the HAProcs.
 
-A ring of three. Each of two clients repeats its statement, a query and an INSERT of a row, on the
-donor and on the cluster beside it: before a table is copied, and while the third cluster is rebuilt
-from the donor. A statement is meant to take no longer then than twice its usual 99th percentile.
+A ring of three clusters. A query and an INSERT of one row are repeated by a client each, on the
+donor and on the cluster that takes no part in the copy: first without a copy, then while the third
+cluster is rebuilt from the donor. A statement should then take at most twice its usual 99th
+percentile.
 
-``python -m bench.bench_copying_beside [MEBIBYTES]`` (of the table; 300 by default).
+``python -m bench.bench_copying_beside [MEBIBYTES]``: the size of the table, by default 300.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MEMORY_BAR_MIB: Final = 300.0
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/copying_beside.json."""
     mebibytes = int(sys.argv[1]) if len(sys.argv) > 1 else MIB
     with ring_of(3) as ring:
         asyncio.run(ring.up(warm=True))
@@ -42,7 +43,7 @@ def main() -> None:
 
 
 def copied(ring: LocalRing, mebibytes: int) -> list[Row]:
-    """Rebuild the last cluster from the first one; return the effect on clients of the others."""
+    """Rebuild the last cluster from the first one; return the effect on the others' clients."""
     donor, beside, receiver = ring.names
     _fill(ring, mebibytes)
     asked = {
@@ -84,7 +85,7 @@ def _fill(ring: LocalRing, mebibytes: int) -> None:
 
 @contextmanager
 def _timed(asked: dict[str, tuple[str, str]]) -> Iterator[dict[str, list[float]]]:
-    """Repeat each statement at its server meanwhile; yield how long each took, in seconds."""
+    """While the block runs, repeat each statement at its server; yield the seconds each took."""
     found: dict[str, list[float]] = {what: [] for what in asked}
 
     def ask(what: str, url: str, sql: str, stopped: threading.Event) -> None:

@@ -1,8 +1,8 @@
-"""What the client door costs over the engine's own time: ``python -m bench.bench_door``.
+"""Measure the time that the door for clients adds: ``python -m bench.bench_door``.
 
-The service behind the door answers at once, so all that is measured is the door. The yardstick is
-an aiohttp handler that answers with as many fixed bytes, asked by the same client in the same run;
-rounds of all sides alternate, so that a busy machine slows all of them.
+The service behind the door answers at once, so only the door itself is measured. It is compared
+with an aiohttp handler that answers with the same number of fixed bytes, asked by the same client
+in the same run. The rounds of all sides alternate, so that a busy machine slows all of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STATEMENTS = "/api/2.0/sql/statements"
 
 
 class OnlyQueries:
-    """The part of a service that has no writes and no sessions: subclasses run statements."""
+    """A base for services without writes and without sessions; subclasses define ``execute``."""
 
     def find_write(self, request_id: str, user: str) -> None:
         return None
@@ -81,7 +81,7 @@ class OnlyQueries:
 
 
 class InstantService(OnlyQueries):
-    """Answers ``SELECT 1`` with one row, and anything else with many."""
+    """A service that answers ``SELECT 1`` with one row, and any other statement with many."""
 
     def __init__(self) -> None:
         self._one = [_chunk(pa.table({"1": pa.array([1], pa.int32())}))]
@@ -95,7 +95,7 @@ class InstantService(OnlyQueries):
 
 
 class ReadyStatus:
-    """A HAProc that is ready."""
+    """The state of a HAProc that is always ready."""
 
     def readiness(self) -> Readiness:
         return Readiness(True, "READY")
@@ -119,7 +119,7 @@ async def _post(http: aiohttp.ClientSession, url: str, **headers: str) -> int:
 
 
 async def _rounds(asks: dict[str, Callable[[], Awaitable[Any]]]) -> dict[str, list[float]]:
-    """Return each side's times in seconds; the sides take turns."""
+    """Run the calls in turn, for several rounds; return the seconds of each, by the call's name."""
     took: dict[str, list[float]] = {name: [] for name in asks}
     for _ in range(ROUNDS):
         for name, ask in asks.items():
@@ -131,7 +131,7 @@ async def _rounds(asks: dict[str, Callable[[], Awaitable[Any]]]) -> dict[str, li
 
 
 async def _throughput(ask: Callable[[], Awaitable[Any]]) -> float:
-    """Return requests per second of many clients at once."""
+    """Let many clients repeat the call at once; return their calls per second together."""
 
     async def client() -> None:
         for _ in range(REQUESTS):
@@ -143,7 +143,7 @@ async def _throughput(ask: Callable[[], Awaitable[Any]]) -> float:
 
 
 async def _streamed(http: aiohttp.ClientSession, url: str, body: bytes) -> float:
-    """Return MiB per second of one large answer."""
+    """Fetch one large answer; return its rate in MiB per second."""
     began, size = time.perf_counter(), 0
     headers = {"Accept": ARROW_STREAM, "Content-Type": "application/json"}
     async with http.post(url, data=body, headers=headers) as response:
@@ -153,7 +153,7 @@ async def _streamed(http: aiohttp.ClientSession, url: str, body: bytes) -> float
 
 
 def _plain_app(answer_bytes: int) -> web.Application:
-    """Return the yardstick: it reads a body and answers with fixed bytes."""
+    """Return the application to compare with: it reads a body and answers with fixed bytes."""
     answer = b"x" * answer_bytes
     large = b"x" * (1 << 20)
 
@@ -176,7 +176,7 @@ def _plain_app(answer_bytes: int) -> web.Application:
 
 
 def door_config(folder: Path) -> Config:
-    """Return the configuration of a HAProc whose doors choose their ports."""
+    """Return the configuration of a HAProc whose doors listen at any free port."""
     here = Address("127.0.0.1", 0)
     cluster = ClusterConfig("a", here, here, EngineAddress("127.0.0.1", 1))
     return Config("bench", "memory:", (cluster,), "not a secret", folder)
@@ -237,7 +237,7 @@ async def _measure(folder: Path) -> list[Row]:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/door.json."""
     with (
         tempfile.TemporaryDirectory() as folder,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,

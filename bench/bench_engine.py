@@ -1,7 +1,7 @@
-"""The engine against PySpark's own client: the same statements on the same server, in turn.
+"""Measure HAProc's engine against PySpark's own client, on the same Spark server.
 
-Each pair of statements runs side by side in time, so that a busy machine slows both alike; compare
-the ratios, not the times.
+Both run the same statements in turn, so that a busy machine slows both alike; compare the ratios,
+not the times.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIMEOUT_S = 60.0
 
 
 def main() -> None:
-    """Start a server, measure, and report."""
+    """Start a Spark server, run the benchmark on it, and stop the server."""
     with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder, asyncio.Runner() as runner:
         spark = LocalSpark("bench", Path(folder), free_port(), "bench", progress=print)
         runner.run(spark.start())
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def measure(runner: asyncio.Runner, spark: LocalSpark) -> None:
-    """Measure on a running server."""
+    """Run the benchmark on a running Spark server; print its figures and write them to a file."""
     pyspark = past_ring(spark)
     address = EngineAddress("127.0.0.1", spark.port, spark.token)
     engine = runner.run(_engine(address))

@@ -1,8 +1,9 @@
-"""What one user's flood of small queries leaves to another user, and to the cluster's health.
+"""Measure how one user's flood of small queries slows another user and the HAProc's probes.
 
-A ring of one with two users: one runs a hundred different small queries at any time, the other
-asks now and then. With a bound on what Spark plans at once (`limits.planned_max`) as it is by
-default, with other bounds, and with next to none.
+A ring of one cluster with two users: one always has a hundred different small queries running, the
+other sends one now and then. The setting `limits.planned_max` bounds how many statements Spark
+plans at the same time; the flood is measured with its default, with other values, and with a value
+so high that it bounds nothing.
 
 ``python -m bench.bench_fairness [PLANNED_MAX …]``
 """
@@ -45,7 +46,7 @@ class Found:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/fairness.json."""
     bounds = [int(each) for each in sys.argv[1:]] or [Limits().planned_max, NO_BOUND]
     rows: list[Row] = []
     for bound in bounds:
@@ -57,7 +58,7 @@ def main() -> None:
 
 
 async def flooded(ring: LocalRing) -> Found:
-    """Run a flood; return the figures of another user meanwhile."""
+    """Let one user flood the HAProc with queries; return the other user's times and results."""
     timeout = aiohttp.ClientTimeout(total=120)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as http:
@@ -95,7 +96,7 @@ async def flooded(ring: LocalRing) -> Found:
 
 
 class Client:
-    """The client of one user."""
+    """The HTTP client of one user."""
 
     def __init__(self, ring: LocalRing, http: aiohttp.ClientSession, user: str) -> None:
         token = (ring.folder / "secrets" / f"user-{user}").read_text().strip()
@@ -104,7 +105,7 @@ class Client:
         self._http = http
 
     async def ask(self, sql: str) -> tuple[str, float]:
-        """Run a statement; return its state or error, and the seconds that it took."""
+        """Run a statement; return its state or its error class, and the seconds that it took."""
         began, asked = time.monotonic(), {"statement": sql, "wait_timeout": "50s"}
         try:
             url = f"{self._url}/api/2.0/sql/statements"
@@ -126,7 +127,7 @@ class Client:
 
 
 def rows_of(bound: int, found: Found) -> list[Row]:
-    """Return the figures."""
+    """Return the figures of a flood; ``bound``: the value of `limits.planned_max` in it."""
     print(bound, found.answers, found.flood, found.ready, file=sys.stderr)
     planned, alone = f"{bound} planned at once", "the same without the flood"
     unready = found.ready[False] / found.ready.total()

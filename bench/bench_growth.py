@@ -1,12 +1,13 @@
-"""How what an operation costs HAProc itself grows with how many wait, and with how many HAProcs.
+"""Measure HAProc's own time for an operation: with longer backlogs, and with more HAProcs.
 
-On clusters that have done at once whatever they are given (`bench.draining`), so that nothing
-but HAProc is measured; its log is SQLite's, as ever. A HAProc drains backlogs of INSERTs, of a
-mix by key (which it composes) and of UPDATEs that each run alone. Then rings of HAProcs take
-one-row INSERTs from many clients, and it is told what processor time each needs for one: the one
-that takes it, and one that only follows. Rings of up to 50 are simulated.
+The clusters are simulated: they do every statement at once (`bench.draining`). So only HAProc is
+measured; its log is in SQLite. First one HAProc applies backlogs of three kinds: INSERTs, a mix of
+statements by key (which HAProc composes), and UPDATEs that it must run one by one. Then many
+clients send one-row INSERTs to rings of several sizes, and the processor time of one INSERT is
+measured: in the HAProc that receives it, and in the other ones. Rings of up to 50 HAProcs are
+simulated in one process.
 
-``python -m bench.bench_growth [backlog …]`` (1,000, 10,000 and 100,000 by default).
+``python -m bench.bench_growth [backlog …]``: sizes, by default 1,000, 10,000 and 100,000.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from haproc.cli.nodes import prepare_process
 
 BACKLOGS: Final = (1_000, 10_000, 100_000)
 ROUNDS_OF: Final = 20_000
-"""Small backlogs are drained at least twice, until they make about this number of operations."""
+"""Small backlogs are applied twice or more, until about so many operations were run."""
 WARM_UP: Final = 1_000
 FLAT: Final = 1.2
 MEMORY_BAR_MB: Final = 300.0
@@ -41,17 +42,17 @@ TABLES: Final = tuple(f"mix{n}" for n in range(8))
 
 
 def inserts(count: int) -> list[str]:
-    """Return INSERTs of a row into one table."""
+    """Return ``count`` INSERTs of one row into one table."""
     return [insert("queue", number) for number in range(count)]
 
 
 def mixed(count: int) -> list[str]:
-    """Return 70 % INSERTs, 20 % UPDATEs and 10 % DELETEs by key, on 8 tables."""
+    """Return ``count`` statements on 8 tables: 70 % INSERTs, 20 % UPDATEs, 10 % DELETEs, by key."""
     return [each.sql for each in mix([*TABLES], count)]
 
 
 def alone(count: int) -> list[str]:
-    """Return UPDATEs that are not by key, on 8 tables."""
+    """Return ``count`` UPDATEs on 8 tables that choose rows by price, not by key."""
     return [
         f"UPDATE {TABLES[n % len(TABLES)]} SET visits = visits + {n} WHERE price < {n}"
         for n in range(count)
@@ -66,7 +67,7 @@ KINDS: Final = {
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/growth.json."""
     backlogs = [int(each) for each in sys.argv[1:]] or [*BACKLOGS]
     rows: list[Row] = []
     # Below the project, since /tmp may be memory, where a sync costs nothing.
@@ -83,7 +84,7 @@ def main() -> None:
 
 
 def drain_rows(folder: Path, kind: str, backlogs: Sequence[int]) -> list[Row]:
-    """Return what an operation of this kind takes in each backlog, and the largest one's memory."""
+    """Return the time of an operation in each backlog, and the memory for the largest backlog."""
     rows: list[Row] = []
     each_us: dict[int, float] = {}
     for count in backlogs:
@@ -119,7 +120,7 @@ def drain_rows(folder: Path, kind: str, backlogs: Sequence[int]) -> list[Row]:
 
 
 def _in_a_process(folder: Path, kind: str, count: int) -> tuple[list[Drained], float]:
-    """Drain a backlog several times in a new process; return the figures, and the memory in MiB."""
+    """Apply a backlog several times in a new process; return the times, and the memory in MiB."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=_drain, args=(folder, kind, count, theirs))
@@ -147,7 +148,7 @@ def _drain(folder: Path, kind: str, count: int, pipe: Connection) -> None:
 
 
 def _round(made: Path, count: int) -> Drained:
-    """Drain a copy of a log."""
+    """Copy the log in folder ``made``, and let a HAProc apply the copy's ``count`` operations."""
     with tempfile.TemporaryDirectory(dir=made.parent) as name:
         folder = Path(name)
         shutil.copytree(made, folder, dirs_exist_ok=True)
@@ -155,7 +156,7 @@ def _round(made: Path, count: int) -> Drained:
 
 
 async def filled(folder: Path, kind: str, count: int) -> None:
-    """Make a log that another cluster has applied to its end."""
+    """Make a log with ``count`` operations that only the other cluster has applied, all of them."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "state").mkdir(parents=True)
     log = await open_log(ring_config(folder, 2).log)

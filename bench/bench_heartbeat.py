@@ -1,9 +1,10 @@
-"""What heartbeats and reports cost a ring of three: ``python -m bench.bench_heartbeat``.
+"""Measure the cost of heartbeats in a ring of three: ``python -m bench.bench_heartbeat``.
 
-Three processes with an operator door each tell each other that they live, as HAProcs do, and their
-processor time is read from /proc. The yardstick is the same three processes with the doors open
-and nobody sending. Rounds alternate, so that a busy machine slows all. Where there is a
-redis-server, the same three tell each other through one, too, whose own time is not counted.
+Three processes, each with an operator door, send each other heartbeats and reports, as HAProcs do.
+Their processor time is read from /proc. It is compared with the same three processes that send
+nothing. The rounds alternate, so that a busy machine slows all of them. If a redis-server is
+installed, the three processes also send their heartbeats through Redis; the time of Redis itself is
+not counted.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ OWN = Own(State.READY, "2026-01-01T00:00:00.000Z", 7, 123_456, 123_456, log_up=T
 
 
 class Caught:
-    """A HAProc that has applied everything."""
+    """A substitute for a HAProc that has applied the whole log."""
 
     def own(self) -> Own:
-        """Return the state of this member, which never changes."""
+        """Return the state of this HAProc, which never changes."""
         return OWN
 
     def isolate(self, why: str) -> None:
-        """Do nothing: there is no log."""
+        """Do nothing: this substitute is never cut off from the ring."""
 
 
 def _config(folder: Path, sending: bool, redis: str = "") -> Config:
@@ -98,7 +99,7 @@ def _process(config: Config, name: str, line: Connection) -> None:
 
 @contextlib.contextmanager
 def _ring(config: Config, alive: int) -> Iterator[list[int]]:
-    """Start three processes; yield their pids. At the end each must see ``alive`` others."""
+    """Start three processes; yield their pids. At the end each must see ``alive`` others alive."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in NAMES]
     processes = [
@@ -134,7 +135,7 @@ def _answers(address: Address) -> bool:
 
 @contextlib.contextmanager
 def _redis() -> Iterator[str]:
-    """Start a Redis server; yield its URL, or "" if no program for it is installed."""
+    """Start a Redis server; yield its URL, or an empty text if none is installed."""
     program = shutil.which("redis-server") or shutil.which("redis-check-rdb")
     if program is None:
         yield ""
@@ -155,7 +156,7 @@ def _redis() -> Iterator[str]:
 
 
 def _percent(folder: Path, sending: bool, redis: str = "") -> float:
-    """Return percent of a core, of three processes together."""
+    """Return the processor time of the three processes together, in percent of one core."""
     with _ring(_config(folder, sending, redis), len(NAMES) - 1 if sending else 0) as pids:
         before, began = sum(map(cpu_s, pids)), time.monotonic()
         time.sleep(ROUND_S)
@@ -163,7 +164,7 @@ def _percent(folder: Path, sending: bool, redis: str = "") -> float:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/heartbeat.json."""
     with tempfile.TemporaryDirectory() as name, _redis() as redis:
         folder = Path(name)
         kinds = [(True, ""), (False, ""), *([(True, redis)] if redis else [])]

@@ -1,11 +1,12 @@
-"""How fast a file is loaded, against PySpark's own write of the same file on the same server.
+"""Measure how fast `load` brings a file into a table, against PySpark on the same Spark server.
 
-A ring of one. PySpark reads the file itself, as one that lies beside the server, with the table's
-schema, and appends it to a table like the ring's; so nothing of it goes through a client. The
-memory that the HAProc has at most meanwhile is measured, too.
+A ring of one cluster. In the comparison Spark reads the file directly from its own disk, with the
+table's schema, and appends it to a table of the same form: the rows go through no client. The
+highest memory use of the HAProc during the load is measured, too.
 
-``python -m bench.bench_load [MEBIBYTES]`` (256 by default; the bar is for 1024). ``--pieces`` tries
-pieces of other sizes than the usual one, and keeps nothing.
+``python -m bench.bench_load [MEBIBYTES]``: the size of the file, by default 256; the bar is meant
+for 1024. ``--pieces`` tries other sizes of the pieces in which the file is sent, and writes no file
+of figures.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PIECES_MIB: Final = (8, 12, 16, 24)
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures, and write them unless ``--pieces`` is given."""
     parser = argparse.ArgumentParser()
     parser.add_argument("mebibytes", type=int, nargs="?", default=MIB)
     parser.add_argument("--pieces", action="store_true")
@@ -50,7 +51,7 @@ def main() -> None:
 
 
 def written(folder: Path, size: int) -> tuple[Path, Path]:
-    """Write the same rows as CSV of at least ``size`` bytes, and as Parquet; return both paths."""
+    """Write a CSV file of at least ``size`` bytes, and its rows as Parquet; return both paths."""
     table, texts = folder / "rows.parquet", folder / "rows.csv"
     first = _rows(0)
     with (
@@ -67,7 +68,7 @@ def written(folder: Path, size: int) -> tuple[Path, Path]:
 
 
 def _rows(begin: int) -> pa.RecordBatch:
-    """Return rows of some hundred bytes each, that no compression makes vanish."""
+    """Return rows of some hundred bytes each, which compress badly; the first id is ``begin``."""
     ids = range(begin, begin + BATCH_ROWS)
     columns = {
         "id": pa.array(ids, pa.int64()),
@@ -81,7 +82,7 @@ def _rows(begin: int) -> pa.RecordBatch:
 
 
 def compared(ring: LocalRing, path: Path) -> list[Row]:
-    """Return the rates of a file through the ring and past it, and the HAProc's memory."""
+    """Load a file through the ring, and by PySpark; return both rates, and the HAProc's memory."""
     pid = ring.pids(ring.names[0])["haproc"]
     assert pid is not None
     forget_peak(pid)
@@ -103,7 +104,7 @@ def compared(ring: LocalRing, path: Path) -> list[Row]:
 
 
 def _through(ring: LocalRing, path: Path, piece_bytes: int = PIECE_BYTES) -> Row:
-    """Load a file into a new table of the ring."""
+    """Load a file into a new table of the ring; return the rate."""
     size = path.stat().st_size
     with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE by_ring ({SCHEMA}) USING delta")

@@ -1,4 +1,4 @@
-"""What the log costs, in SQLite and in Kafka: ``python -m bench.bench_log [sqlite|kafka]``."""
+"""Measure the log in SQLite and in Kafka: ``python -m bench.bench_log [sqlite|kafka]``."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ KAFKA_WAKE_UPS = 100
 KAFKA_GAP_S = 0.05
 IDLE_S = 8.0
 SETTLE_S = 0.5
-"""The time after the last record in which a log may still look for more often than usual."""
+"""For this time after the last record, a log may look for new records more often than usual."""
 COMMITS = 200
 
 
 def plain_alone(producer: Any, topic: str) -> list[float]:
-    """Return the seconds each awaited send of a round took."""
+    """Send records to Kafka one after another, for one round; return the seconds of each."""
     took: list[float] = []
     until = time.perf_counter() + KAFKA_ROUND_S
     while (began := time.perf_counter()) < until:
@@ -58,7 +58,7 @@ def plain_alone(producer: Any, topic: str) -> list[float]:
 
 
 def plain_outstanding(producer: Any, topic: str) -> int:
-    """Return how many sends a round had with so many outstanding."""
+    """Send records to Kafka for one round, many unanswered at a time; return their number."""
     sent: deque[Any] = deque()
     count = 0
     until = time.perf_counter() + KAFKA_ROUND_S
@@ -73,7 +73,7 @@ def plain_outstanding(producer: Any, topic: str) -> int:
 
 
 def plain_pipelined(producer: Any, topic: str) -> float:
-    """Return the rate of sends that nobody waits for."""
+    """Send records to Kafka without waiting for their answers; return the number per second."""
     began = time.perf_counter()
     for _ in range(PIPELINED):
         producer.send(topic, encode(RECORD), partition=0)
@@ -82,12 +82,16 @@ def plain_pipelined(producer: Any, topic: str) -> float:
 
 
 def p50_ms(seconds: list[float]) -> float:
-    """Return the median in milliseconds."""
+    """Return the median of ``seconds``, in milliseconds."""
     return 1e3 * statistics.median(seconds)
 
 
 async def appending(log: Log, producer: Any, topic: str) -> Any:
-    """Return all rounds' figures, each side by side: alone, alone plain, many, many plain."""
+    """Append to the log and send by kafka-python, in turn; return the figures of all rounds.
+
+    In this order: one writer of the log, one plain sender, many writers of the log, many plain
+    sends.
+    """
     alone: list[float] = []
     alone_plain: list[float] = []
     many = many_plain = 0
@@ -101,7 +105,7 @@ async def appending(log: Log, producer: Any, topic: str) -> Any:
 
 
 async def reading_and_cursors(log: Log) -> list[Row]:
-    """Measure a read through all that was appended, and commits of a cursor."""
+    """Measure reading all records of the log, and storing a reader's cursor."""
     began, offset = time.perf_counter(), 0
     while entries := await log.read(offset, records_max=4096):
         offset = entries[-1].offset + 1
@@ -120,7 +124,7 @@ async def reading_and_cursors(log: Log) -> list[Row]:
 
 
 def append_rows(figures: Any, what: str) -> list[Row]:
-    """Return the rows of one setting."""
+    """Return the lines of the table for these figures; ``what``: the first words of their names."""
     alone, alone_plain, many, many_plain = figures
     awaited, outstanding = "kafka-python, awaited", f"kafka-python, {OUTSTANDING} outstanding"
     return [
@@ -130,7 +134,7 @@ def append_rows(figures: Any, what: str) -> list[Row]:
 
 
 async def kafka_rows(build: Path) -> list[Row]:
-    """Start a broker below this folder, and return what was measured."""
+    """Start a Kafka broker in a folder below ``build``; return the figures of its log."""
     with tempfile.TemporaryDirectory(dir=build) as folder:
         kafka = LocalKafka.open_or_create(Path(folder) / "kafka")
         await kafka.start()
@@ -185,7 +189,7 @@ PROCESSES = 4
 
 
 def plain_commits(folder: Path) -> list[float]:
-    """Return the seconds each commit of a round of plain sqlite3 took."""
+    """Commit rows by plain sqlite3, one after another for a round; return the seconds."""
     db = sqlite3.connect(folder / "plain.db", isolation_level=None)
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=FULL")
@@ -200,7 +204,7 @@ def plain_commits(folder: Path) -> list[float]:
 
 
 async def appends(log: Log, writers: int, seconds: float) -> list[float]:
-    """Return the seconds each append took while this many tasks appended one after another."""
+    """Append to the log by ``writers`` tasks for ``seconds``; return each append's seconds."""
     took: list[float] = []
     until = time.perf_counter() + seconds
 
@@ -214,7 +218,7 @@ async def appends(log: Log, writers: int, seconds: float) -> list[float]:
 
 
 def syncs(folder: Path) -> list[float]:
-    """Return the seconds that writing a page and syncing it took, again and again for a round."""
+    """Write a page and sync it to the disk, again and again for a round; return the seconds."""
     took: list[float] = []
     fd = os.open(folder / "page", os.O_RDWR | os.O_CREAT)
     os.pwrite(fd, bytes(4096), 0)
@@ -229,17 +233,17 @@ def syncs(folder: Path) -> list[float]:
 
 
 def p50_us(rounds: list[list[float]]) -> float:
-    """Return the median over all rounds' samples."""
+    """Return the median of the samples of all rounds, in microseconds."""
     return 1e6 * statistics.median(seconds for took in rounds for seconds in took)
 
 
 def rate(rounds: list[list[float]]) -> float:
-    """Return how many a second over all rounds."""
+    """Return the number of samples per second, over all rounds."""
     return sum(map(len, rounds)) / (len(rounds) * ROUND_S)
 
 
 def spread(many: list[list[float]], plain: list[list[float]]) -> list[Row]:
-    """Return how far the neighbouring rounds' ratios lie apart."""
+    """Return how much the ratio of log to plain sqlite3 differs between the rounds."""
     ratios = sorted(len(ours) / len(theirs) for ours, theirs in zip(many, plain, strict=True))
     name = f"appends, {WRITERS} writers : plain, round by round"
     return [
@@ -321,7 +325,7 @@ async def many_processes(folder: Path, alone_rate: float) -> list[Row]:
 async def wake_ups(
     log: Log, url: str, what: str, times: int, gap_s: float, bar_ms: float | None
 ) -> list[Row]:
-    """Measure how soon another process's record wakes a reader, and what waiting costs."""
+    """Measure how soon a reader notices another process's record, and its time while it waits."""
     child = spawn("answer", url)
     ask(child)
     delays_ms: list[float] = []
@@ -386,7 +390,7 @@ async def main(*backends: str) -> None:
 
 
 def say_if_uneven(rows: list[Row]) -> None:
-    """Print a warning if the machine was not quiet."""
+    """Print a warning if the rounds differ so much that the machine cannot have been idle."""
     ratios = [row.value for row in rows if row.unit == "x"]
     if max(ratios) > 2 * min(ratios):
         print(

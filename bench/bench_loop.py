@@ -1,10 +1,10 @@
-"""How long the event loop stands still while long texts arrive: ``python -m bench.bench_loop``.
+"""Measure how long large statements block the event loop: ``python -m bench.bench_loop``.
 
-A door in a process of its own reads, binds, classifies and pins what it is sent, as a HAProc does;
-behind it there is no cluster. A task in the same process wakes every few milliseconds and keeps the
-longest time by which it was late: this is what heartbeats would be late by. The yardstick is the
-same loop with nothing to do, in the same run, and the bar 50 ms, of the 300 after which a HAProc
-counts as silent.
+A door in a process of its own reads, classifies and pins the statements that it receives, as a
+HAProc does, but it has no cluster. A task in the same process wakes every few milliseconds; the
+longest delay of its wake-up is the figure, because a HAProc's heartbeats would be late by it. It is
+compared with the same loop without requests, in the same run. The bar is 50 ms: without heartbeats
+for 300 ms a HAProc counts as silent.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ MIB = 1 << 20
 
 
 class Reader(OnlyQueries):
-    """A service that reads statements as a HAProc does, and runs nothing."""
+    """A service that classifies statements as a HAProc does, and runs nothing."""
 
     def __init__(self, texts: Offload) -> None:
         self._texts = texts
 
     async def execute(self, request: Request) -> Answer:
-        """Classify the statement; return an empty result."""
+        """Classify the statement and return an empty result; RequestError if it is refused."""
         assert isinstance(request.statement, SentSql)
         text, user = request.statement.text, request.user
         values = (text, Context(), Rules.builtin())
@@ -61,7 +61,7 @@ class Reader(OnlyQueries):
 
 
 def _serve(pipe: Connection, folder: str) -> None:
-    """Open a door; then answer each word on the pipe with the longest stall since the last one."""
+    """Open a door; answer each message on ``pipe`` with the longest delay since the last one."""
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ def _serve(pipe: Connection, folder: str) -> None:
 
 
 def _bodies() -> dict[str, bytes]:
-    """Return what is sent, by what it is called."""
+    """Return the bodies of the requests to send, by a name for each."""
     users = ", ".join(["current_user"] * 500)
     names = ", ".join(f"a{at} = user" for at in range(5_000))
     rows = ", ".join(f"({at}, 'name {at}', {at}.25)" for at in range(20_000))
@@ -122,7 +122,11 @@ def _bodies() -> dict[str, bytes]:
 
 
 async def _send(url: str, bodies: dict[str, bytes], pipe: Connection) -> dict[str, float]:
-    """Return the longest stall in milliseconds for each body, and for an idle loop."""
+    """Send each body; return the longest delay of the loop in milliseconds, by the body's name.
+
+    Two more names: ``idle`` is the loop without requests, and the last one is all bodies sent at
+    once.
+    """
     loop = asyncio.get_running_loop()
 
     async def longest_ms() -> float:
@@ -151,7 +155,7 @@ async def _send(url: str, bodies: dict[str, bytes], pipe: Connection) -> dict[st
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/loop.json."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
-"""Many clients that write one row at a time, through a ring of one and on bare Spark.
+"""Measure many clients that insert one row at a time: through a ring, and on Spark directly.
 
-Each client sends its next INSERT as soon as the last one is acknowledged, for some seconds. On the
-other side as many clients of PySpark do the same on the same server, each with a session of its
-own; more than `SESSIONS_MAX` are not held against more than that many, which one Spark server of
-this size cannot hold. Both sides write into one table.
+The ring has one cluster. Each client sends its next INSERT as soon as the last one is acknowledged,
+for some seconds. For comparison, the same number of PySpark clients do the same directly on the
+same Spark server, each in a session of its own, but at most `SESSIONS_MAX` of them: a Spark server
+of this size cannot hold more sessions. All clients of a side write into one table.
 
-``python -m bench.bench_many [clients …]`` (1, 8, 64, 256 and 1,000 by default).
+``python -m bench.bench_many [clients …]``: numbers of clients, by default 1, 8, 64, 256 and 1,000.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AS_MANY: Final = f"as many of PySpark, {SESSIONS_MAX} at most"
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/many.json."""
     # One process stands for many programs: their objects are not looked through together.
     gc.freeze()
     gc.set_threshold(10_000)
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def measured(ring: LocalRing, counts: Sequence[int]) -> list[Row]:
-    """Return what each number of clients got, beside one bare client and as many."""
+    """Return the rate of each number of clients, beside one and as many PySpark clients."""
     rows: list[Row] = []
     bare_one = bare(ring, 1)
     for count in counts:
@@ -62,7 +62,7 @@ def measured(ring: LocalRing, counts: Sequence[int]) -> list[Row]:
 
 
 async def _ours(ring: LocalRing, clients: int) -> list[float]:
-    """Return what each acknowledged INSERT took."""
+    """Let clients write through the ring; return each acknowledged INSERT's seconds."""
     taken: list[float] = []
     async with haclient.aio.connect(ring.urls, timeout_s=WAIT_S) as connection:
         async with connection.cursor() as cursor:
@@ -81,7 +81,7 @@ async def _ours(ring: LocalRing, clients: int) -> list[float]:
 
 
 def bare(ring: LocalRing, clients: int) -> list[float]:
-    """Return the same of clients of PySpark."""
+    """Let PySpark clients write on Spark directly; return each acknowledged INSERT's seconds."""
     sessions = [past_ring(ring.sparks[ring.names[0]]) for _ in range(clients)]
     sessions[0].sql("CREATE TABLE IF NOT EXISTS bare (id BIGINT, name STRING) USING delta")
     for session in sessions:

@@ -1,8 +1,9 @@
-"""How soon a dead HAProc is noticed, on a real ring: ``python -m bench.bench_membership``.
+"""Measure how soon a ring notices a dead HAProc: ``python -m bench.bench_membership``.
 
-Kills one HAProc after another with -9 and asks another's /clusterStatus until it says so, as
-clients and operators would. The rest of the ring serves on and is asked a query meanwhile. Then
-freezes one after another (SIGSTOP) and takes the time until its client has the next answer.
+Kills one HAProc after another with -9, and asks another HAProc's /clusterStatus until it reports
+the killed one as not alive. Then a client sends a query, which the rest of the ring answers. After
+that it freezes one HAProc after another (SIGSTOP), and takes the time until the frozen HAProc's
+client has its answer from the next one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _until(ring: LocalRing, by: str, name: str, alive: bool) -> None:
 
 
 def _measure(ring: LocalRing) -> tuple[list[float], list[float]]:
-    """Return milliseconds until each kill was noticed, and the longest query meanwhile."""
+    """Kill HAProcs; return the ms until each kill was noticed, and those of the query after it."""
     noticed, waited = [], []
     names = ring.names
     for number in range(KILLS):
@@ -60,7 +61,7 @@ def _measure(ring: LocalRing) -> tuple[list[float], list[float]]:
 
 
 def _measure_frozen(ring: LocalRing) -> list[float]:
-    """Return milliseconds from a query to a frozen HAProc to its answer by the next one."""
+    """Freeze HAProcs; return the ms from a query to each until the next one has answered it."""
     waited = []
     names = ring.names
     for number in range(KILLS):
@@ -81,7 +82,7 @@ def _measure_frozen(ring: LocalRing) -> list[float]:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/membership.json."""
     with ring_of(3, memory="1g", cores=2) as ring:
         asyncio.run(ring.up(warm=True))
         noticed, waited = _measure(ring)

@@ -1,8 +1,9 @@
-"""What ten minutes of mixed load with kills do to the memory of a HAProc.
+"""Measure if a HAProc's memory grows in ten minutes of mixed load with kills.
 
-A ring of two. Clients write, read and append through the first cluster; a HAProc or a Spark of the
-second one is killed again and again, and started anew. The first HAProc lives through all of it:
-its memory in the last minute stands beside that of the fourth, by which all its parts were used.
+A ring of two clusters. Clients write, read and append through the first one; the HAProc or the
+Spark of the second one is killed again and again, and started again. The first HAProc is never
+killed: its memory in the last minute is compared with that in the fourth minute, when all its parts
+have been used.
 
 ``python -m bench.bench_memory [MINUTES]`` (10 by default, at least 5).
 """
@@ -35,15 +36,15 @@ BAR: Final = 1.05
 KILL_EVERY_S: Final = 40.0
 SAMPLE_S: Final = 1.0
 PAUSE_S: Final = 0.05
-"""Between a client's statements: the cluster that was killed is to catch up on two cores."""
+"""A client's pause between statements, so that the killed cluster can catch up on two cores."""
 KEYS: Final = 50
 KEPT_BYTES: Final = 200_000
 OFTEN: Final = 100
-"""The number of rounds of a client with one connection."""
+"""The number of rounds that a client makes before it opens a new connection."""
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/memory.json."""
     minutes = max(FIRST_MINUTE + 1.0, float(sys.argv[1]) if len(sys.argv) > 1 else MINUTES)
     with ring_of(2) as ring:
         asyncio.run(ring.up(warm=True))
@@ -51,7 +52,7 @@ def main() -> None:
 
 
 def measured(ring: LocalRing, minutes: float) -> list[Row]:
-    """Return the HAProc's memory, and the number of rounds and kills meanwhile."""
+    """Return the first HAProc's memory, and the number of rounds and of kills."""
     stays, falls = ring.names
     pid = ring.pids(stays)["haproc"]
     assert pid is not None
@@ -79,7 +80,7 @@ Work = Callable[[haclient.Connection, int], None]
 
 
 def by_sql(connection: haclient.Connection, number: int) -> None:
-    """Insert, change and delete."""
+    """Insert a row, update it, and delete another one, by SQL."""
     key = number % KEYS
     connection.execute(f"INSERT INTO kept VALUES ({key}, '{number}')")
     connection.execute(f"UPDATE kept SET s = 'x{number}' WHERE id = {key}")
@@ -87,19 +88,19 @@ def by_sql(connection: haclient.Connection, number: int) -> None:
 
 
 def by_rows(connection: haclient.Connection, number: int) -> None:
-    """Append a row."""
+    """Append one row as Arrow."""
     connection.append("kept", pa.table({"id": [number % KEYS], "s": [str(number)]}))
 
 
 def by_query(connection: haclient.Connection, number: int) -> None:
-    """Read from a session's view, and a result that HAProc keeps for a while."""
+    """Read from a temporary view; then fetch a result that HAProc keeps for a while."""
     connection.execute(f"CREATE OR REPLACE TEMPORARY VIEW mine AS SELECT {number} AS n")
     connection.execute("SELECT n FROM mine").fetchall()
     connection.execute(f"SELECT repeat('x', {KEPT_BYTES}), {number}").fetchall()
 
 
 def by_error(connection: haclient.Connection, number: int) -> None:
-    """Read a column that does not exist."""
+    """Select a column that does not exist, and ignore the error."""
     with suppress(haclient.ProgrammingError):
         connection.execute(f"SELECT missing_{number} FROM kept")
 
@@ -114,7 +115,7 @@ WORKS: Final[dict[str, Work]] = {
 
 @contextmanager
 def _busy(ring: LocalRing, stays: str, falls: str, done: Counter[str]) -> Iterator[None]:
-    """Have clients work with one cluster, and parts of the other one killed, meanwhile."""
+    """While the block runs, clients use cluster ``stays``, and parts of ``falls`` are killed."""
 
     def work(what: str, stopped: threading.Event) -> None:
         url = ring.config.client_url(stays)

@@ -1,12 +1,13 @@
-"""How fast a cluster that was away drains a mixed queue, against one by one on bare Spark.
+"""Measure how fast a returning cluster applies a mixed queue, against Spark one by one.
 
-70 % INSERTs of a row, 20 % UPDATEs and 10 % DELETEs by key, on 8 tables. The queue is in the log as
-another cluster's clients left it, and that one's cursor is behind it: having one cluster do it
-first would take hours. One by one is what each of them takes a single client of PySpark on the
-server that drains it, on tables of the same size. In the end the tables are held against what the
-statements say, followed here one after another.
+The queue: 70 % INSERTs of a row, 20 % UPDATEs and 10 % DELETEs by key, on 8 tables. The benchmark
+writes it directly into the log, in the form in which another cluster's clients leave it there, and
+sets that cluster's cursor behind it: if that cluster had to apply it first, this would take hours.
+The comparison is the time that one PySpark client needs for each statement on the same Spark
+server, on tables of the same size. At the end the tables must have the rows that `follow` computes
+from the statements.
 
-``python -m bench.bench_mix [queued]`` (10,000 operations by default).
+``python -m bench.bench_mix [queued]``: the number of operations, by default 10,000.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ COLUMNS: Final = "(id BIGINT, name STRING, price DOUBLE, visits INT)"
 INSERT, UPDATE, DELETE = range(3)
 
 Held = tuple[int, str, float, int]
-"""A row of a table."""
+"""A row of a table: its id, name, price and visits."""
 
 
 class Statement(NamedTuple):
-    """A statement of the mix, and the row that it changes."""
+    """A statement of the mix, and the table and key of the row that it changes."""
 
     kind: int
     sql: str
@@ -52,14 +53,14 @@ class Statement(NamedTuple):
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/mix.json."""
     queued = int(sys.argv[1]) if len(sys.argv) > 1 else QUEUED
     with ring_of(2, settings={"timeouts": {"probe_interval_s": 0.5}}) as ring:
         report("mix", drain(ring, queued))
 
 
 def drain(ring: LocalRing, queued: int) -> list[Row]:
-    """Start a cluster whose queue the other one has applied, and time the replay."""
+    """Start a cluster whose queue the other one has applied already, and time its replay."""
     other, name = ring.names
     asyncio.run(ring.start_spark(name, warm=True))
     session = past_ring(ring.sparks[name])
@@ -97,7 +98,7 @@ async def _queue(ring: LocalRing, other: str, statements: Sequence[str]) -> None
 
 
 def one_by_one(session: SparkSession) -> tuple[float, float, float]:
-    """Return the seconds of an INSERT, an UPDATE and a DELETE of one client of bare Spark."""
+    """Return the seconds of one INSERT, one UPDATE and one DELETE, by PySpark directly on Spark."""
     found = []
     for what in (insert, update, delete):
         taken = []
@@ -110,7 +111,7 @@ def one_by_one(session: SparkSession) -> tuple[float, float, float]:
 
 
 def follow(tables: Sequence[str], statements: Sequence[Statement]) -> dict[str, set[Held]]:
-    """Return the rows of each table after the statements; keys are unique."""
+    """Compute the rows that each table must have after the statements; keys are unique."""
     held = {table: {n: row(n) for n in range(ROWS)} for table in tables}
     for kind, _, table, key in statements:
         if kind == INSERT:
@@ -124,32 +125,32 @@ def follow(tables: Sequence[str], statements: Sequence[Statement]) -> dict[str, 
 
 
 def rows(ids: range) -> str:
-    """Return rows as SQL."""
+    """Return the rows with these ids as text for a VALUES clause."""
     return ", ".join(f"({n}, 'n{n}', {n}.5, 0)" for n in ids)
 
 
 def row(key: int) -> Held:
-    """Return the row of a key as it is inserted."""
+    """Return the row that an INSERT of this key writes."""
     return key, f"n{key}", key + 0.5, 0
 
 
 def insert(table: str, key: int) -> str:
-    """Return the INSERT of a key."""
+    """Return the INSERT statement of the row with this key."""
     return f"INSERT INTO {table} VALUES ({key}, 'n{key}', {key}.5, 0)"
 
 
 def update(table: str, key: int) -> str:
-    """Return the UPDATE of a key."""
+    """Return the UPDATE statement of the row with this key."""
     return f"UPDATE {table} SET visits = visits + 1, name = 'seen {key}' WHERE id = {key}"
 
 
 def delete(table: str, key: int) -> str:
-    """Return the DELETE of a key."""
+    """Return the DELETE statement of the row with this key."""
     return f"DELETE FROM {table} WHERE id = {key}"
 
 
 def mix(names: list[str], count: int) -> list[Statement]:
-    """Return this number of statements: 70 % INSERTs, 20 % UPDATEs, 10 % DELETEs."""
+    """Return ``count`` statements on tables ``names``: 70 % INSERTs, 20 % UPDATEs, 10 % DELETEs."""
     rng = random.Random(14)
     ends = dict.fromkeys(names, ROWS)
     found: list[Statement] = []

@@ -1,11 +1,12 @@
-"""What Spark's reading of writes costs, on one HAProc in this process and one local Spark.
+"""Measure the time in which Spark reads a write's plan, so that HAProc can judge the write.
 
-Each statement is run repeated, so that its verdict is known, and in a form never seen before, so
-that Spark is asked. The time of its reading is taken out of its own time, because two statements
-of their own differ more than by that.
+One HAProc in this process and one local Spark. Each statement is run in two forms: repeated, so
+that HAProc knows its verdict already, and in a form that was never used before, so that HAProc must
+ask Spark. Each time is compared with the same time less that of the plan reading, because two
+different statements differ more than by the plan reading.
 
-``python -m bench.bench_reading [rounds]``; a server that runs already is used with
-``HOST:PORT:TOKEN`` as a second argument.
+``python -m bench.bench_reading [rounds]``; a second argument ``HOST:PORT:TOKEN`` names a Spark
+server that runs already.
 """
 
 from __future__ import annotations
@@ -46,27 +47,28 @@ STATEMENTS = {
     "INSERT … SELECT": "INSERT INTO {s}.t SELECT a + {n}, b, i FROM {s}.u WHERE a{c} > 0",
     "UPDATE": "UPDATE {s}.t SET b = 'y{n}' WHERE a = {n} AND a{c} > 0",
 }
-"""``{c}`` and ``{n}`` make statements that were never seen before."""
+"""Statements by name; other values of ``{c}`` and ``{n}`` make forms that were never used before.
+"""
 
 
 class Timed:
-    """The readings of a member, and the total time that they took."""
+    """The plan readings of a HAProc, with the total time that they took."""
 
     def __init__(self, readings: Any) -> None:
         self._readings = readings
         self.taken_s = 0.0
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the readings."""
+        """Return an attribute of the wrapped plan readings."""
         return getattr(self._readings, name)
 
     async def judged(self, *given: Any) -> Judged:
-        """Read and judge a statement; add the time."""
+        """Read a statement's plan and return its verdict; add the time to the total."""
         judged: Judged = await self._timed(self._readings.judged(*given))
         return judged
 
     async def recognised(self, *given: Any) -> Recognised:
-        """Parse a statement; add the time."""
+        """Let Spark parse a statement; add the time to the total."""
         recognised: Recognised = await self._timed(self._readings.recognised(*given))
         return recognised
 
@@ -79,7 +81,7 @@ class Timed:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark; print its figures and write them to bench/results/reading.json."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
         rows = asyncio.run(_measured(Path(folder), rounds))

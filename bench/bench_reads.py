@@ -1,7 +1,8 @@
-"""What a read level costs: the same query at each level in turn, on a ring of three.
+"""Measure the cost of read levels: one query at each level in turn, on a ring of three.
 
-First with nothing else to do, where a level costs what it asks of the log; then while a client
-writes through another cluster, where it also waits for what was written before.
+First without other work, where a level costs only its questions to the log; then while a client
+writes through another cluster, where a query also waits until its cluster has applied the earlier
+writes.
 
 ``python -m bench.bench_reads [sqlite|kafka]`` (both by default).
 """
@@ -23,13 +24,13 @@ READS = 150
 READS_UNDER_LOAD = 5
 WARM_UP = 10
 BARS_MS = {"sqlite": 10.0, "kafka": 20.0}
-"""The most milliseconds that a level may add to the median."""
+"""The most milliseconds that a level may add to a query's median, by the kind of log."""
 LEVELS = ("any", "bounded", "session", "linearizable")
 QUERY = "SELECT count(*) FROM read_levels"
 
 
 def main() -> None:
-    """Measure on each log and report."""
+    """Run the benchmark on each kind of log; print its figures and write them to bench/results."""
     rows: list[Row] = []
     for log in sys.argv[1:] or list(BARS_MS):
         with ring_of(3, log=LogChoice(log)) as ring:
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 def measured(ring: LocalRing, log: str) -> list[Row]:
-    """Return each level's median beside that of `any`, idle and under load."""
+    """Return each level's median, compared with level `any`: without and with other writes."""
     urls = ring.urls.split(",")
     with haclient.connect(urls[1], discover=False) as writer:
         writer.execute("CREATE TABLE read_levels (id BIGINT) USING delta")
@@ -62,7 +63,7 @@ def measured(ring: LocalRing, log: str) -> list[Row]:
 
 
 def medians(reader: haclient.Connection, times: int) -> dict[str, float]:
-    """Return the median of each level in seconds; the levels take turns."""
+    """Run the query at each level in turn; return the median seconds by level."""
     taken: dict[str, list[float]] = {level: [] for level in LEVELS}
     for number in range(times + WARM_UP):
         for level in LEVELS:

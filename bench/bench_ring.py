@@ -1,12 +1,13 @@
-"""What a ring costs and what it gives, against doing the same with PySpark on the same server.
+"""Measure what a ring costs and what it gives, against PySpark on the same Spark server.
 
-A ring of one shows the price of the path through HAProc; a ring of three that of having replicas
-on the same two cores. Then a HAProc is killed while a client asks, and a cluster that missed many
-one-row INSERTs drains its queue, against the time that bare Spark takes for them one by one. In the
-end a cluster is killed whole, misses as many, and is started again: how soon after its Spark
-answers does it apply what it missed?
+A ring of one cluster shows what the way through HAProc costs; a ring of three clusters what
+replicas on the same two cores cost. Then a HAProc is killed while a client sends queries. Then a
+cluster that missed many one-row INSERTs applies them; compared with the time that PySpark directly
+on Spark needs for them one by one. At the end a HAProc, and then a whole cluster, is killed, misses
+as many INSERTs and is started again: measured is the time until it begins to apply them, for the
+whole cluster from its Spark's first answer.
 
-``python -m bench.bench_ring [queued]`` (10,000 queued INSERTs by default).
+``python -m bench.bench_ring [queued]``: the number of INSERTs, by default 10,000.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _PYSPARK = "the same through PySpark"
 
 
 def main() -> None:
-    """Measure both rings and report."""
+    """Run the benchmark on both rings; print its figures and write them to bench/results."""
     queued = int(sys.argv[1]) if len(sys.argv) > 1 else QUEUED
     rows: list[Row] = []
     for size in (1, 3):
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 def latency(ring: LocalRing) -> list[Row]:
-    """Return the times of a SELECT and an INSERT, in turn with the same through PySpark."""
+    """Return the times of a SELECT and an INSERT through the ring, and directly by PySpark."""
     size = len(ring.names)
     pyspark = past_ring(ring.sparks[ring.names[0]])
     with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
@@ -106,7 +107,7 @@ def _percentile(percent: int, *taken: list[float]) -> tuple[float, float]:
 
 
 def results(ring: LocalRing) -> list[Row]:
-    """Fetch large results as Arrow, in turn with the same through PySpark."""
+    """Fetch large results as Arrow through the ring, and directly by PySpark; return the rates."""
     pyspark = past_ring(ring.sparks[ring.names[0]])
     rows = []
     with haclient.connect(ring.urls, timeout_s=WAIT_S) as connection:
@@ -125,7 +126,7 @@ def results(ring: LocalRing) -> list[Row]:
 
 
 def failover(ring: LocalRing) -> list[Row]:
-    """Kill the HAProc in use; return the time by which the next answer takes longer than usual."""
+    """Kill the HAProc in use; return by how much the next answer comes later than usual."""
     extra_ms: list[float] = []
     for _ in range(KILLS):
         with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
@@ -144,7 +145,7 @@ def _answer_s(cursor: haclient.Cursor) -> float:
 
 
 def drain(ring: LocalRing, queued: int) -> list[Row]:
-    """Let one cluster miss INSERTs, start it, and time its replay."""
+    """Let one cluster miss INSERTs, start its HAProc again, and time its replay."""
     with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE queue (id BIGINT, name STRING, price DOUBLE) USING delta")
         texts = [f"INSERT INTO queue VALUES ({-n}, 'single', 1.5)" for n in range(INSERTS)]
@@ -178,7 +179,10 @@ def drain(ring: LocalRing, queued: int) -> list[Row]:
 
 
 def _one_by_one(ring: LocalRing, name: str) -> float:
-    """Return the seconds of one of many INSERTs on bare Spark, with Delta's checkpoints."""
+    """Insert rows one by one, directly on Spark; return the seconds of one INSERT on average.
+
+    There are so many INSERTs that Delta also writes checkpoints.
+    """
     session = past_ring(ring.sparks[name])
     session.sql("CREATE TABLE single (id BIGINT, name STRING, price DOUBLE) USING delta").collect()
     began = time.perf_counter()
@@ -191,7 +195,7 @@ def _one_by_one(ring: LocalRing, name: str) -> float:
 
 
 def _bulk(ring: LocalRing, name: str, count: int) -> float:
-    """Return the seconds of one INSERT of this number of rows on bare Spark."""
+    """Return the seconds of one INSERT of ``count`` rows, directly on Spark."""
     session = past_ring(ring.sparks[name])
     session.sql("CREATE TABLE bulk (id BIGINT, name STRING, price DOUBLE) USING delta").collect()
     rows = ", ".join(f"({number}, 'n{number}', {number}.5)" for number in range(count))
@@ -231,9 +235,10 @@ async def replay(ring: LocalRing, name: str) -> float:
 
 
 def recovery(ring: LocalRing, queued: int) -> list[Row]:
-    """Kill a cluster, let it miss INSERTs, start it, and time the first: its HAProc, or all of it.
+    """Kill a HAProc, let its cluster miss INSERTs, start it; then also kill its Spark.
 
-    A Spark that has just started is slow with whatever it does first: the last row is mostly that.
+    Returns the seconds until the HAProc begins to apply what it missed. A Spark that has just
+    started is slow with its first statements: the second figure is mostly that.
     """
     rows: list[Row] = []
     last = ring.names[-1]
@@ -257,7 +262,7 @@ def recovery(ring: LocalRing, queued: int) -> list[Row]:
 
 
 async def _come_back(ring: LocalRing, name: str) -> tuple[float, float]:
-    """Start a cluster; return when its Spark first answers, and when its HAProc recovers."""
+    """Start a cluster; return the time of its Spark's first answer, and that of RECOVERING."""
     spark = asyncio.ensure_future(ring.sparks[name].start(warm=False))
     answering = asyncio.ensure_future(_first_answer(ring, name))
     await ring.start_haproc(name, ready=False)
@@ -276,7 +281,7 @@ async def _come_back(ring: LocalRing, name: str) -> tuple[float, float]:
 
 
 async def _first_answer(ring: LocalRing, name: str) -> float:
-    """Return when the cluster first ran the statement that HAProcs probe with."""
+    """Return the time at which the cluster first ran the statement of HAProc's probes."""
     engine = SparkConnectEngine(ring.config.cluster(name).spark, ring="bench", cluster=name)
     try:
         while True:

@@ -1,9 +1,9 @@
-"""What it costs that clients' sessions are durable: looking, recording, taking one over.
+"""Measure what durable client sessions cost: to find, to record and to adopt a session.
 
-Two HAProcs' sessions in this process over one SQLite file, on one local Spark.
+The sessions of two HAProcs in this process, over one SQLite file, on one local Spark.
 
-``python -m bench.bench_sessions [rounds]``; a server that runs already is used with
-``HOST:PORT:TOKEN`` as a second argument.
+``python -m bench.bench_sessions [rounds]``; a second argument ``HOST:PORT:TOKEN`` names a Spark
+server that runs already.
 """
 
 from __future__ import annotations

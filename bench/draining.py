@@ -1,4 +1,4 @@
-"""One HAProc in this process that drains a backlog, on a cluster that does all at once."""
+"""One HAProc in this process that applies a backlog, on a simulated cluster without any work."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _KINDS: Final = {
 
 
 def operation(number: int, sql: str) -> Operation:
-    """Return the operation of a statement of cluster a; numbers are offsets, or about so."""
+    """Return the operation of a statement that cluster a received; ``number``: about its offset."""
     found = plain_insert(sql, Context())
     words = sql.split()
     table = words[1 if words[0] == "UPDATE" else 2]
@@ -71,7 +71,7 @@ def operation(number: int, sql: str) -> Operation:
 
 
 async def fill(log: Log, statements: Sequence[str]) -> None:
-    """Append the operations of these statements."""
+    """Append an operation for each of these statements to the log."""
     for start in range(0, len(statements), _AT_ONCE):
         few = statements[start : start + _AT_ONCE]
         await log.append([to_record(operation(start + n, sql)) for n, sql in enumerate(few)])
@@ -94,7 +94,7 @@ T = TypeVar("T")
 
 
 class NullLane:
-    """Has a statement done in the loop's next turn."""
+    """A lane whose statements succeed in the event loop's next turn; nothing is run."""
 
     def __init__(self, on_applied: Callable[[TransactionMarker | None], None]) -> None:
         self._on_applied = on_applied
@@ -107,39 +107,42 @@ class NullLane:
         *,
         timeout_s: float,
     ) -> Applied:
-        """Do nothing, as far as the loop's next turn."""
+        """Let the event loop make one turn, then return success; no statement is run."""
         await asyncio.sleep(0)
         self._on_applied(marker)
         return Applied()
 
     async def guarded(self, call: Callable[[Any], Awaitable[T]]) -> T:
-        """There is no session to call with."""
+        """Raise NotImplementedError: this lane has no session for ``call``."""
         raise NotImplementedError
 
     async def fence(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no statement runs that could be stopped."""
 
     def renew(self) -> None:
-        """Nothing was looked up."""
+        """Do nothing: the lane has nothing cached."""
 
     async def prepare(self) -> None:
-        """It needs nothing."""
+        """Do nothing: the lane needs no preparation."""
 
 
 class NullHistories:
-    """No table has a history; implements Histories."""
+    """The commits of no table at all; implements Histories."""
 
     async def newest(self) -> Mapping[str, Newest]:
-        """There are no tables."""
+        """Return an empty mapping: no table has commits."""
         return {}
 
     async def commits(self, table: str, count: int) -> Sequence[Commit]:
-        """There are none."""
+        """Return no commits: no table has any."""
         return ()
 
 
 class NullEngine:
-    """Does everything at once; implements Engine. ``on_applied`` receives each marker."""
+    """An engine whose statements succeed at once; implements Engine.
+
+    ``on_applied`` is called with the transaction marker of each write.
+    """
 
     def __init__(
         self, on_applied: Callable[[TransactionMarker | None], None] = lambda marker: None
@@ -147,41 +150,41 @@ class NullEngine:
         self._on_applied = on_applied
 
     async def probe(self, *, timeout_s: float) -> None:
-        """Do nothing: the cluster answers."""
+        """Do nothing: the cluster always answers."""
 
     def copies(self, lane: object = None) -> Copies:
-        """Raise NotImplementedError: there is nothing to copy."""
+        """Raise NotImplementedError: this engine has no tables to copy."""
         raise NotImplementedError
 
     async def storage(self, known: str) -> str:
-        """Return the known storage; the first one is named null."""
+        """Return ``known``, the storage's name; for an empty text return ``null``."""
         return known or "null"
 
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Session:
-        """Raise NotImplementedError: there is nothing to query."""
+        """Raise NotImplementedError: this engine has nothing to query."""
         _nothing()
 
     def lane(self, index: int, authorise: Callable[[], Awaitable[None]]) -> NullLane:
-        """Return a lane."""
+        """Return a lane whose statements succeed at once."""
         return NullLane(self._on_applied)
 
     async def table_columns(self, table: str) -> list[Column]:
-        """Return the columns that every table has."""
+        """Return the same columns for every table."""
         return [*COLUMNS]
 
     async def plain_columns(self, table: str) -> Sequence[Column] | None:
-        """Return the columns: each stores its values unchanged."""
+        """Return the same columns for every table: each stores its values unchanged."""
         return COLUMNS
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
-        """Return an empty mapping: no table has a marker."""
+        """Return an empty mapping: no table has a transaction marker."""
         return {}
 
     async def check_tables(self, tables: Sequence[str]) -> None:
         """Do nothing: all tables can be used."""
 
     async def object_fingerprint(self, named: Sequence[Named]) -> str:
-        """Return the fingerprint of absent objects."""
+        """Return the fingerprint that says that all these objects are absent."""
         return "/".join(ABSENT for _ in named)
 
     async def keeps_marks(self, table: str) -> bool:
@@ -193,27 +196,27 @@ class NullEngine:
         return ""
 
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
-        """Return the required values, and None for other settings."""
+        """Return for each setting the value that HAProc requires; None if it requires none."""
         return {**dict.fromkeys(names), **{each.name: each.values[0] for each in REQUIRED}}
 
     def histories(self) -> NullHistories:
-        """Return histories without any table."""
+        """Return table histories without any table."""
         return NullHistories()
 
     async def staged(self) -> Collection[str]:
-        """There are none."""
+        """Return nothing: there are no staging tables."""
         return ()
 
     async def table_states(self) -> Sequence[TableState]:
-        """There are none."""
+        """Return nothing: there are no tables."""
         return ()
 
     async def checksum(self, state: TableState, *, timeout_s: float) -> str:
-        """Return an empty text: all tables have the same checksum."""
+        """Return an empty text as the checksum of every table."""
         return ""
 
     async def aclose(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing: there is no connection to close."""
 
 
 def _nothing() -> NoReturn:
@@ -235,7 +238,7 @@ OTHER, DRAINING = NAMES[0], NAMES[1]
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """The times of one drained backlog; ``units``: the number of statements for the cluster."""
+    """The times of one applied backlog; ``units``: the number of statements sent to the cluster."""
 
     seconds: float
     cpu_seconds: float
@@ -243,7 +246,7 @@ class Drained:
 
 
 def ring_config(folder: Path, size: int) -> Config:
-    """Return the configuration of a ring whose log is in this folder."""
+    """Return the configuration of a ring of ``size`` clusters whose log is in ``folder``."""
     ports = iter(free_ports(2 * size))
     here = "127.0.0.1"
     clusters = tuple(
@@ -266,7 +269,7 @@ def ring_config(folder: Path, size: int) -> Config:
 
 
 class _Watched(NullEngine):
-    """Notes the time of the first lane, and the end of the last operation."""
+    """A NullEngine that notes the time of its first lane, and the end of the last operation."""
 
     def __init__(self, count: int) -> None:
         super().__init__(self._applied)
@@ -288,7 +291,7 @@ class _Watched(NullEngine):
 
 
 async def drain(config: Config, count: int) -> Drained:
-    """Run a HAProc until it has drained a log with this number of operations."""
+    """Run a HAProc until it has applied a log of ``count`` operations; return the times."""
     engine: _Watched | None = None
 
     def null(config: Config, name: str) -> _Watched:

@@ -1,4 +1,4 @@
-"""What a write costs each HAProc of rings of several sizes, on clusters that cost nothing."""
+"""Measure what a write costs each HAProc in rings of several sizes, on simulated clusters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ WAIT_S: Final = 120.0
 
 
 def ring_rows(folder: Path) -> list[Row]:
-    """Return what a write costs who takes it and who follows, in rings of real processes."""
+    """Return the cost of a write in rings of real processes.
+
+    Both for the HAProc that received the write, and for one that only reads it from the log.
+    """
     found = {size: _ring(folder, size) for size in SIZES}
     rows: list[Row] = []
     for which, name in enumerate(("who takes it", "who follows")):
@@ -58,7 +61,7 @@ def ring_rows(folder: Path) -> list[Row]:
 
 
 def _ring(folder: Path, size: int) -> tuple[float, float]:
-    """Return microseconds of the HAProc that takes the writes, and of each other one."""
+    """Return the microseconds of a write: in the HAProc that receives it, and in each other one."""
     with (
         tempfile.TemporaryDirectory(dir=folder) as name,
         _serving(ring_config(Path(name), size)) as (config, pids),
@@ -75,7 +78,7 @@ def _ring(folder: Path, size: int) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def _serving(config: Config) -> Iterator[tuple[Config, list[int]]]:
-    """Start a ring's HAProcs, each in a process of its own, and wait until all serve."""
+    """Start a ring's HAProcs, each in its own process; yield their pids when all are READY."""
     config.state_dir.mkdir()
     context = multiprocessing.get_context("spawn")
     processes = [
@@ -110,7 +113,7 @@ async def _write(servers: list[str], count: int) -> None:
 
 
 def _settled(config: Config) -> None:
-    """Wait until each HAProc is READY and has applied all."""
+    """Wait until each HAProc is READY and has applied the whole log."""
     end = time.monotonic() + WAIT_S
     for cluster in config.clusters:
         while not _is_settled(config.url(cluster.peer) + "/clusterStatus"):
@@ -131,7 +134,7 @@ def _is_settled(url: str) -> bool:
 
 
 def simulated_rows() -> list[Row]:
-    """Return what a write costs each member of rings on a virtual clock, and what idling."""
+    """Return the cost of a write, and of an idle second, for each HAProc of simulated rings."""
     found = {size: run(_simulated(size)) for size in SIMULATED}
     first = SIMULATED[0]
     return [
@@ -149,7 +152,7 @@ _PICKS: Final[dict[str, Callable[[tuple[float, float]], float]]] = {
 
 
 async def _simulated(size: int) -> tuple[float, float]:
-    """Return microseconds of a write, and of a second in which nothing happens, for each member."""
+    """Simulate a ring; return each HAProc's microseconds for a write, and for an idle second."""
     ring = Ring(14, size=size)
     for node in ring.nodes.values():
         node.start()
@@ -163,7 +166,7 @@ async def _simulated(size: int) -> tuple[float, float]:
 
 
 async def _cost(work: Any) -> tuple[float, float]:
-    """Return the virtual seconds and the seconds of processor time that something takes."""
+    """Await ``work``; return the seconds it took: on the simulated clock, and of processor time."""
     clock, began = asyncio.get_running_loop().time, time.process_time()
     at = clock()
     await work

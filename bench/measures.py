@@ -1,4 +1,4 @@
-"""How long calls take, and the memory and processor time of processes."""
+"""Functions that measure the time of calls, and the memory and processor time of processes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 WARM_UP = 3
-"""Calls of each side that are not counted."""
+"""The number of first calls of each function that are not counted."""
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Return the seconds that a call takes."""
+    """Run ``call``; return the seconds that it takes."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
@@ -21,7 +21,7 @@ def timed(call: Callable[[], object]) -> float:
 def in_turn(
     first: Callable[[], object], second: Callable[[], object], times: int
 ) -> tuple[float, float]:
-    """Run two calls alternately and return the median time of each in seconds."""
+    """Run two calls in turn, ``times`` times; return the median time of each in seconds."""
     first_s, second_s = times_in_turn(first, second, times)
     return statistics.median(first_s), statistics.median(second_s)
 
@@ -29,23 +29,23 @@ def in_turn(
 def times_in_turn(
     first: Callable[[], object], second: Callable[[], object], times: int
 ) -> tuple[list[float], list[float]]:
-    """Run two calls alternately and return the times of each in seconds."""
+    """Run two calls in turn, ``times`` times; return all times of each in seconds."""
     taken = [(timed(first), timed(second)) for _ in range(WARM_UP + times)][WARM_UP:]
     return [pair[0] for pair in taken], [pair[1] for pair in taken]
 
 
 def forget_peak(pid: int | str) -> None:
-    """Let the kernel count the most memory that a process has had from here on."""
+    """Reset the process's highest memory use, which `peak` returns, to its present use."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def peak(pid: int | str) -> float:
-    """Return the most memory that a process has had, in MiB; ``self`` is this process."""
+    """Return the highest memory use of a process, in MiB; pid ``self`` is this process."""
     return _memory(pid, "VmHWM")
 
 
 def resident(pid: int | str) -> float:
-    """Return the memory that a process has, in MiB; ``self`` is this process."""
+    """Return the present memory use of a process, in MiB; pid ``self`` is this process."""
     return _memory(pid, "VmRSS")
 
 

@@ -1,9 +1,10 @@
-"""Draws what benchmarks found: each curve of a results file, beside what it is compared with.
+"""Draw the curves in a benchmark's file of results, each with the values it is compared with.
 
-A picture has a panel for each unit and each quantity that figures were taken over; other rows are
-in no picture. matplotlib (the extra ``bench``) is needed for this alone; without it there is none.
+Only figures that were measured at several sizes (the row has ``at``) are drawn. A picture has a
+panel for each pair of unit and quantity (the row's ``over``). It needs matplotlib (the extra
+``bench``); without matplotlib no picture is made.
 
-``python -m bench.pictures [NAME ...]`` draws kept results again (all of them by default).
+``python -m bench.pictures [NAME ...]`` draws stored results again (by default all).
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ _PANEL_INCHES: Final = (6.0, 4.0)
 _COLUMNS: Final = 2
 _BESIDE: Final = ("--", ":", "-.")
 _FAR_APART: Final = 20.0
-"""Axes whose ends differ by more than this factor are logarithmic."""
+"""An axis is logarithmic if its largest value is more than this many times its smallest."""
 
 _Row = Mapping[str, Any]
 
 
 def draw(kept: Path) -> None:
-    """Draw a results file's curves into a .png beside it, if it has any."""
+    """Draw the curves in the results file ``kept`` into a .png beside it, if it has any curves."""
     rows = [row for row in json.loads(kept.read_text()) if "at" in row]
     if not rows:
         return
@@ -50,7 +51,7 @@ def draw(kept: Path) -> None:
 
 
 def _grouped(rows: Sequence[_Row], *keys: str) -> list[list[_Row]]:
-    """Return the rows in groups that are alike in these, in the order of each group's first."""
+    """Group the rows that have equal values under ``keys``; groups are in order of first rows."""
     groups: dict[tuple[Any, ...], list[_Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
@@ -89,7 +90,7 @@ def _panel(axes: Any, rows: Sequence[_Row]) -> None:
 
 
 def main() -> None:
-    """Draw those that are named, or all."""
+    """Draw the results whose names are arguments; without arguments draw all."""
     names = sys.argv[1:] or sorted(path.stem for path in RESULTS.glob("*.json"))
     for name in names:
         draw(RESULTS / f"{name}.json")

@@ -1,8 +1,9 @@
-"""Where a HAProc's time goes while it drains a backlog on a cluster that costs nothing.
+"""Show what a HAProc spends its time on while it applies a backlog, on a simulated cluster.
 
-``python -m bench.profile_drain [inserts|mixed|alone] [operations]`` (inserts, 100,000). First as it
-is, then under cProfile, which tells the event loop's thread by its parts; it makes all of them
-slower, so only their shares mean something.
+``python -m bench.profile_drain [inserts|mixed|alone] [operations]`` (by default inserts, 100,000).
+The backlog is applied twice: first as usual, for the total time, then under cProfile, for the share
+of each part of HAProc in the time of the event loop's thread. cProfile slows all parts, so only the
+shares have a meaning.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from haproc.replicate.reader import Reader
 from haproc.replicate.records.operation import from_record
 
 NAMES: Final = ("inserts", "mixed", "alone")
-"""Of the kinds of backlog, in their order."""
+"""The names of the kinds of backlog, in the order of `KINDS`."""
 PARTS: Final[Mapping[str, tuple[tuple[Any, ...], tuple[Any, ...]]]] = {
     "taking a record apart": ((from_record,), ()),
     "is it new, or stale": ((Reader._is_new,), ()),
@@ -47,11 +48,12 @@ PARTS: Final[Mapping[str, tuple[tuple[Any, ...], tuple[Any, ...]]]] = {
     "remembering what became of it": ((Outcomes.admit, Outcomes.resolve), ()),
     "storing how far it is": ((OwnLog._commit,), ()),
 }
-"""What is spent in the first functions, but for the second ones, which they call."""
+"""By the name of a part: functions whose time counts, and functions they call whose time does not.
+"""
 
 
 def main() -> None:
-    """Profile and print."""
+    """Apply the backlog twice, and print the time and the share of each part."""
     chosen = [*KINDS][NAMES.index(sys.argv[1]) if sys.argv[1:] else 0]
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 100_000
     prepare_process()
@@ -79,7 +81,7 @@ def main() -> None:
 
 
 def _spent(folder: Path, count: int) -> tuple[float, float]:
-    """Return the seconds of processor time that draining takes in this thread, and in others."""
+    """Apply the backlog; return the seconds of processor time of this thread, and of all others."""
     own, whole = time.thread_time(), time.process_time()
     uvloop.run(drain(ring_config(folder, 2), count))
     own = time.thread_time() - own

@@ -1,7 +1,7 @@
-"""Prints what a benchmark found, and keeps it beside the benchmark.
+"""Print the figures of a benchmark, and store them in bench/results.
 
-Every figure stands beside what it is compared with, measured in the same run where that is
-possible, so that a result means something on another machine, too.
+Each figure has another value to compare it with, measured in the same run if possible, so that it
+also has a meaning on another machine.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ RESULTS = Path(__file__).with_name("results")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure; ``compared_with`` says in words what ``compared_value`` (same unit) is.
+    """One figure; ``compared_with`` says in words what ``compared_value`` (in the same unit) is.
 
-    ``at``: it is one of several of its name, each at another number of what it is ``over``. Those
-    are drawn as a curve, see `bench.pictures`.
+    ``at``: the size at which the figure was measured, if there are several of this name at
+    different sizes; ``over``: what the size counts, such as clients. Such figures are drawn as a
+    curve, see `bench.pictures`.
     """
 
     name: str
@@ -36,29 +37,29 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """The value as a multiple of what it is compared with."""
+        """Return ``value`` divided by ``compared_value``; None without a value to compare with."""
         return self.value / self.compared_value if self.compared_value else None
 
     def told(self) -> dict[str, Any]:
-        """Return the row as it is kept."""
+        """Return the figure as a dictionary for the results file."""
         place = ("over", "at") if self.at is None else ()
         row = {key: value for key, value in asdict(self).items() if key not in place}
         return {**row, "ratio": self.ratio}
 
 
 def ms(name: str, seconds: tuple[float, float], compared_with: str) -> Row:
-    """Return a row in milliseconds of two times in seconds."""
+    """Return a figure in ms; ``seconds``: the measured time, and the time to compare it with."""
     return Row(name, "ms", seconds[0] * 1e3, compared_with, seconds[1] * 1e3)
 
 
 def median_and_worst(name: str, unit: str, values: Sequence[float], bar: float) -> list[Row]:
-    """Return the rows of several values of one kind, both beside the bar."""
+    """Return two figures, the median and the largest value, compared with ``bar``."""
     found = (("median", statistics.median(values)), ("worst", max(values)))
     return [Row(f"{name}, {which}", unit, value, "bar", bar) for which, value in found]
 
 
 def report(name: str, rows: Sequence[Row]) -> None:
-    """Print the rows as a table, and keep them as bench/results/<name>.json and, drawn, .png."""
+    """Print the figures as a table, write them to bench/results/<name>.json, and draw curves."""
     RESULTS.mkdir(exist_ok=True)
     found = [row.told() for row in rows]
     (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
@@ -67,7 +68,7 @@ def report(name: str, rows: Sequence[Row]) -> None:
 
 
 def show(name: str, rows: Sequence[Row]) -> None:
-    """Print the rows as a table."""
+    """Print the figures as a table."""
     lines = [("what", "value", "unit", "compared with", "value", "ratio")]
     lines += [
         (

@@ -1,4 +1,4 @@
-"""A ring or a Spark for a benchmark, PySpark's way past it, and work beside what is measured."""
+"""Rings and Spark servers for benchmarks, and work that runs while something is measured."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from haproc.ring.spark import LocalSpark
 
 @contextmanager
 def beside(*works: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Run functions meanwhile, each in a thread until the event that it receives is set.
+    """While the block runs, run each function in a thread, until the event it receives is set.
 
-    After an error of one function the others end, too. The error is raised at the end.
+    If one function fails, the event is set for all; its error is raised at the end of the block.
     """
     stopped = threading.Event()
     failed: list[Exception] = []
@@ -57,7 +57,7 @@ def beside(*works: Callable[[threading.Event], None]) -> Iterator[None]:
 
 @contextmanager
 def writing(writer: haclient.Connection, table: str) -> Iterator[None]:
-    """Have a client write one row after another into a table of numbers meanwhile."""
+    """While the block runs, let a client insert one row after another into ``table``."""
 
     def write(stopped: threading.Event) -> None:
         number = 0
@@ -78,7 +78,7 @@ def _progress(who: str, what: str = "") -> None:
 
 @contextmanager
 def ring_of(clusters: int, **options: Any) -> Iterator[LocalRing]:
-    """Make a ring that is yet to be started; in the end it is stopped, and its folder removed.
+    """Yield a ring that is not started yet; at the end stop it and delete its folder.
 
     ``options``: those of `LocalRing.open_or_create`.
     """
@@ -96,7 +96,7 @@ def ring_of(clusters: int, **options: Any) -> Iterator[LocalRing]:
 
 
 def status_of(ring: LocalRing, name: str) -> Any:
-    """Return the ring's status as the HAProc of a cluster sees it."""
+    """Return the /clusterStatus document of the HAProc of cluster ``name``."""
     url = ring.config.peer_url(name) + "/clusterStatus"
     with urllib.request.urlopen(url, timeout=10) as response:
         return json.load(response)
@@ -104,7 +104,7 @@ def status_of(ring: LocalRing, name: str) -> Any:
 
 @asynccontextmanager
 async def spark_or_given(folder: Path) -> AsyncIterator[EngineAddress]:
-    """Start a Spark server; one that runs already is used if argument 2 is HOST:PORT:TOKEN."""
+    """Yield a Spark server: a new one, or the one that argument 2 names as HOST:PORT:TOKEN."""
     if len(sys.argv) > 2:
         host, port, token = sys.argv[2].split(":")
         yield EngineAddress(host, int(port), token)
@@ -118,6 +118,6 @@ async def spark_or_given(folder: Path) -> AsyncIterator[EngineAddress]:
 
 
 def past_ring(spark: LocalSpark) -> SparkSession:
-    """Return a session of PySpark's own on a cluster's server."""
+    """Return a PySpark session directly on a cluster's Spark server, not through HAProc."""
     remote = f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
     return SparkSession.builder.remote(remote).create()

@@ -1,4 +1,4 @@
-"""A log in a Kafka topic of one partition, and its readers' cursors."""
+"""The log in a Kafka topic of one partition, and the cursors of the log's readers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from dmq.log import (
 from dmq.waiting import Waiters
 
 COMMIT_ATTEMPTS_MAX: Final = 5
-"""The number of attempts for a commit while other processes interrupt it."""
+"""How often a commit of a cursor is tried while other processes interrupt it."""
 STABLE_WITHIN_S: Final = 0.5
-"""A commit that is pending for longer counts as not made."""
+"""A commit that Kafka does not make visible within this time counts as not made."""
 
 _PUSHED_ASIDE: Final = (
     kafka_errors.ProducerFencedError,
@@ -49,14 +49,15 @@ _PUSHED_ASIDE: Final = (
 
 
 def to_metadata(cursor: Cursor) -> str:
-    """Return the note and epoch stored beside a cursor's offset."""
+    """Return the cursor's epoch and note as the text that Kafka stores beside its offset."""
     return f"1 {cursor.epoch} {cursor.note}"
 
 
 def from_metadata(offset: int, metadata: str) -> Cursor:
-    """Return the cursor that is stored with this metadata.
+    """Return the cursor whose offset and metadata Kafka stores.
 
-    Without metadata another tool has set it (kafka-consumer-groups.sh): it is only an offset.
+    Empty metadata: another tool (kafka-consumer-groups.sh) has set the offset, so the cursor has no
+    note and epoch 0. Raises LogCorruptError for metadata that this version cannot read.
     """
     if not metadata:
         return Cursor(offset)
@@ -99,11 +100,11 @@ class CursorStore:
         self._consumers: dict[str, Any] = {}
 
     def group(self, reader: str) -> str:
-        """Return the consumer group of a reader."""
+        """Return the name of the reader's consumer group, which stores its cursor."""
         return f"{self._clients.topic}.{reader}"
 
     def load(self, reader: str) -> Cursor | None:
-        """Return a reader's cursor, or None."""
+        """Return the reader's stored cursor; None if it has none."""
         try:
             return self._stored(reader)
         except Exception as error:
@@ -112,7 +113,7 @@ class CursorStore:
             raise failure from failure.__cause__
 
     def commit(self, reader: str, cursor: Cursor) -> None:
-        """Store a reader's cursor."""
+        """Store the reader's cursor. Raises FencedError if a stored cursor has a higher epoch."""
         for _ in range(COMMIT_ATTEMPTS_MAX):
             try:
                 if reader not in self._producers:
@@ -134,7 +135,7 @@ class CursorStore:
         )
 
     def cursors(self, groups: Sequence[str]) -> Mapping[str, Cursor]:
-        """Return the cursors of the groups that read the topic."""
+        """Return the stored cursors by reader; ``groups``: the names of consumer groups."""
         prefix = self.group("")
         found = {
             group.removeprefix(prefix): self.load(group.removeprefix(prefix))
@@ -143,12 +144,12 @@ class CursorStore:
         return {reader: cursor for reader, cursor in found.items() if cursor is not None}
 
     def close(self) -> None:
-        """Release the connections."""
+        """Close the connections to the brokers."""
         for reader in {*self._producers, *self._consumers}:
             self._drop(reader)
 
     def _producer(self, reader: str) -> Any:
-        """Initialise the reader's transactional id: earlier users of it are refused from now on."""
+        """Initialise the reader's transactional id, so that Kafka refuses its earlier users."""
         self._drop_producer(reader)
         producer = self._clients.transactional_producer(self.group(reader), REQUEST_TIMEOUT_S)
         try:
@@ -166,7 +167,7 @@ class CursorStore:
         producer.commit_transaction()
 
     def _stored(self, reader: str) -> Cursor | None:
-        """Return the last commit, without pending ones."""
+        """Return the reader's newest visible cursor; one that stays invisible is ignored."""
         try:
             return self._seen(reader, STABLE_WITHIN_S)
         except kafka_errors.KafkaTimeoutError:
@@ -177,7 +178,10 @@ class CursorStore:
                 close_quietly(consumer, autocommit=False, timeout_ms=0)
 
     def _seen(self, reader: str, timeout_s: float) -> Cursor | None:
-        """Return the commit once nothing is pending; otherwise KafkaTimeoutError."""
+        """Wait until no commit of the reader is pending; return its cursor, or None if it has none.
+
+        Raises KafkaTimeoutError after ``timeout_s``.
+        """
         if reader not in self._consumers:
             self._consumers[reader] = self._clients.consumer(
                 group_id=self.group(reader), isolation_level="read_committed", retry_backoff_ms=2
@@ -220,14 +224,16 @@ class CursorStore:
 
 CURSOR_TIMEOUT_S: Final = 2 * REQUEST_TIMEOUT_S
 SCAN_TIMEOUT_S: Final = 600.0
-"""A trim may have to read all records since the last one."""
+"""The most seconds of a trim: it may have to read all records since the last trim."""
 PLACED_AT_ONCE: Final = 5_000
 PLACED_BYTES_MAX: Final = 4 << 20
-"""The most records and bytes that one call appends when a log is filled: they must be stored within
-an append's time. Chosen."""
+"""The most records and bytes in one append while a log is filled from elsewhere. Chosen."""
 STUCK_S: Final = 3.0
-"""A call for cursors that lasts longer, while the broker answers others, is abandoned together with
-its thread: kafka-python 3.0.12 may wait for ever for a transaction if its broker died."""
+"""If a call for cursors takes longer while a broker answers other calls, it is given up.
+
+Its thread and connections are given up with it: kafka-python 3.0.12 may wait for ever for a
+transaction if its broker died.
+"""
 
 T = TypeVar("T")
 _logger = logging.getLogger("dmq")
@@ -260,7 +266,7 @@ class KafkaLog:
     async def open(
         cls, url: KafkaUrl, options: KafkaOptions, *, record_bytes_max: int = RECORD_BYTES_MAX
     ) -> KafkaLog:
-        """Open the log in this topic, creating it if need be; raises as TopicHandle.open does."""
+        """Open the log in this topic; create it if necessary. Raises as `TopicHandle.open`."""
         log: KafkaLog | None = None
 
         def stored(values: list[tuple[int, bytes]]) -> None:
@@ -272,7 +278,10 @@ class KafkaLog:
         return log
 
     async def append(self, records: Sequence[Record]) -> list[int]:
-        """See Log.append. If the caller is cancelled the records may or may not be there."""
+        """Store the records at the end of the log, in order; return their offsets.
+
+        If the caller is cancelled, the records may or may not be in the log.
+        """
         self._handle.check_usable()
         encoded = encode_all(records, self._record_bytes_max)
         if not encoded:
@@ -287,7 +296,7 @@ class KafkaLog:
     async def read(
         self, start: int, *, records_max: int = 1024, bytes_max: int = 16 << 20
     ) -> list[Entry]:
-        """See Log.read."""
+        """Return entries from offset ``start`` on, at least one if there is any (`Log.read`)."""
         entries = await self._handle.run_on_reading_thread(
             lambda: self._reader.read_entries(start, records_max, bytes_max)
         )
@@ -296,7 +305,7 @@ class KafkaLog:
         return entries
 
     async def wait(self, offset: int, timeout_s: float) -> bool:
-        """See Log.wait."""
+        """Wait until the log's end is beyond ``offset`` (True), or the time is over (False)."""
         self._handle.check_usable()
         if self._waiters.end > offset:
             return True
@@ -310,33 +319,33 @@ class KafkaLog:
         return await self._waiters.wait(offset, timeout_s)
 
     async def start(self) -> int:
-        """See Log.start."""
+        """Return the lowest offset that can still be read."""
         return (await self._handle.run_on_reading_thread(self._reader.span))[0]
 
     async def end(self) -> int:
-        """See Log.end."""
+        """Return the offset after the newest record."""
         end = await self._handle.run_on_reading_thread(self._reader.end)
         self._waiters.advance(end)
         return end
 
     async def load_cursor(self, reader: str) -> Cursor | None:
-        """See Log.load_cursor."""
+        """Return the reader's stored cursor, or None if it never stored one."""
         return await self._commit(lambda cursors: cursors.load(reader))
 
     async def commit_cursor(self, reader: str, cursor: Cursor) -> None:
-        """See Log.commit_cursor."""
+        """Store the reader's cursor. Raises FencedError if a stored one has a higher epoch."""
         check_cursor(cursor)
         await self._commit(lambda cursors: cursors.commit(reader, cursor))
 
     async def cursors(self) -> Mapping[str, Cursor]:
-        """See Log.cursors."""
+        """Return every reader's stored cursor, by reader."""
         groups = await self._handle.administer(
             lambda: self._handle.admin.groups(f"{self._clients.topic}.")
         )
         return await self._commit(lambda cursors: cursors.cursors(groups))
 
     async def trim(self, before: int) -> None:
-        """See Log.trim. Parts of large records that are still needed stay."""
+        """Delete the records below ``before``, except the parts of large records above it."""
         point = await self._handle.run_on_reading_thread(
             lambda: self._reader.trim_point(before), SCAN_TIMEOUT_S
         )
@@ -344,11 +353,11 @@ class KafkaLog:
         await self._handle.run_on_reading_thread(lambda: self._reader.trimmed(point))
 
     async def identity(self) -> str:
-        """See Log.identity: the id that Kafka gave the topic when it was created."""
+        """Return the log's id: its id before a move, else the id that Kafka gave the topic."""
         return self.known_as or self._handle.admin.topic_id
 
     async def close(self) -> None:
-        """See Log.close."""
+        """Release the log's connections and threads; unfinished appends finish first."""
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
         await asyncio.shield(self._closing)
@@ -356,7 +365,10 @@ class KafkaLog:
     # -- a log from elsewhere --------------------------------------------------------------
 
     async def begin_at(self, offset: int) -> None:
-        """See MovableLog.begin_at. Kafka counts from 0: fillers are stored, and deleted."""
+        """Make an empty log begin at ``offset``, as `MovableLog.begin_at` says.
+
+        Kafka counts from 0, so fillers are stored at all offsets below, and deleted.
+        """
         start, end = await self._handle.run_on_reading_thread(self._reader.span)
         if start == 0 and 0 < end <= offset:  # cut off while it stored fillers
             await self._check_filler(end - 1)
@@ -372,10 +384,10 @@ class KafkaLog:
         await self._handle.run_on_reading_thread(lambda: self._reader.trimmed(offset))
 
     async def refill(self, end: int, batches: Batches) -> None:
-        """Fill an empty log, as `MovableLog.refill` says.
+        """Fill an empty log with another log's records, as `MovableLog.refill` says.
 
-        A record that is too large for a message is a head at its offset. Its parts have no offset
-        of the original log, so they are behind the last record.
+        A record that is too large for one message becomes a head at the record's offset. Its parts
+        had no offset in the other log, so they are stored behind the last record.
         """
         parts_end = end
         for first, encoded in batches():
@@ -402,7 +414,7 @@ class KafkaLog:
             raise LogError(f"topic {self._clients.topic} holds records: use a new one")
 
     async def _place(self, first: int, values: Sequence[bytes]) -> None:
-        """Append values at the offsets from ``first`` on; raises LogError for any other offset."""
+        """Append values at offsets from ``first`` on. Raises LogError if they get other ones."""
         self._handle.check_usable()
         while values:
             count = size = 0
@@ -417,7 +429,7 @@ class KafkaLog:
     # -- appends ---------------------------------------------------------------------------
 
     async def _store_parts(self, encoded: Sequence[bytes]) -> tuple[bytes, ...]:
-        """Store the parts of large records; return the values that make all records visible."""
+        """Store the parts of large records; return each record, or the head of a large one."""
         pieces = [
             cut(data, self._value_max) if len(data) > self._value_max else [] for data in encoded
         ]
@@ -441,7 +453,7 @@ class KafkaLog:
             self._tail.follow(self._waiters.end)
 
     def _lost_place(self) -> None:
-        """Find out why the followed end is not in the log any more, and fail the waiting calls."""
+        """Find out why the end of the log is gone, and make the waiting calls raise the reason."""
         if self._finding_end is None and self._closing is None:
             self._finding_end = self._loop.create_task(self._find_end())
 

@@ -1,4 +1,4 @@
-"""The clients of a Kafka log, the meaning of their errors, and the threads for their calls."""
+"""Makes the clients of a Kafka topic, translates their errors, and has threads for their calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class _Call:
 
 
 class Worker:
-    """One daemon thread, started with its first call; belongs to one event loop."""
+    """One daemon thread that runs calls one after another; it starts with the first one.
+
+    Belongs to one event loop.
+    """
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -50,12 +53,12 @@ class Worker:
 
     @property
     def busy_s(self) -> float:
-        """The duration of the present call; 0 if there is none."""
+        """Return how long the present call has been running, in seconds; 0 if none runs."""
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
     async def call(self, work: Callable[[], T], timeout_s: float, doing: str) -> T:
-        """Run a function on the thread and return its result; ``doing`` describes it in errors.
+        """Run ``work`` on the thread and return its result; ``doing`` describes it in errors.
 
         Raises LogUnavailableError after ``timeout_s``; the function may still run then.
         """
@@ -105,7 +108,7 @@ class Worker:
 
 
 def deliver(loop: asyncio.AbstractEventLoop, how: Callable[..., None], *arguments: object) -> None:
-    """Call a function on the loop, from any thread; for a closed loop nothing is done."""
+    """Call ``how`` on the event loop, from any thread; do nothing if the loop is closed."""
     try:
         loop.call_soon_threadsafe(how, *arguments)
     except RuntimeError:
@@ -138,11 +141,11 @@ def _fail(answer: asyncio.Future[object], error: BaseException) -> None:
 BOOTSTRAP_TIMEOUT_S: Final = 3.0
 """The time in which a new client must find a broker."""
 REQUEST_TIMEOUT_S: Final = 3.0
-"""The time for the answer to a request; later the connection is closed."""
+"""The time in which a broker must answer a request; then the connection is closed."""
 RECONNECT_BACKOFF_MAX_MS: Final = 500
 RETRY_BACKOFF_MS: Final = 20
 FETCH_BYTES_MAX: Final = 8 << 20
-"""The most bytes of one fetch; chosen, not measured."""
+"""The most bytes that one request reads; chosen, not measured."""
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 
 _OWN: Final = frozenset(
@@ -156,7 +159,7 @@ _OWN: Final = frozenset(
         "api_version",
     }
 )
-"""Settings that the log chooses itself."""
+"""The settings of Kafka's clients that this package sets, so that a user must not."""
 _CODECS: Final = {"gzip": has_gzip, "snappy": has_snappy, "lz4": has_lz4, "zstd": has_zstd}
 _SECRET_PARTS: Final = ("password", "token", "secret", "proxy")
 
@@ -177,13 +180,13 @@ _REFUSED: Final = (
     kafka_errors.PolicyViolationError,
     kafka_errors.KafkaConfigurationError,
 )
-"""Errors for which another attempt is useless."""
+"""Errors of Kafka after which another attempt would fail, too."""
 _TOO_LATE: Final = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
-"""Errors of the deadline, not of the broker."""
+"""Errors that mean that the time was over, not that a broker refused."""
 
 
 class _Secret(str):
-    """A text that is hidden when settings are shown."""
+    """A text that shows as ``'***'`` when settings are printed."""
 
     __slots__ = ()
 
@@ -198,24 +201,24 @@ class _NoCredentials(logging.Filter):
 
 
 class _NoPending(logging.Filter):
-    """Filters out messages about commits that are not visible yet: they are read again."""
+    """Removes program log messages about commits that are not visible yet: they are read again."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "UnstableOffsetCommit" not in record.getMessage()
 
 
 class _NoBytes(logging.Filter):
-    """Filters out the bytes of requests, which contain the password."""
+    """Removes program log messages with the bytes of requests, which contain the password."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno > logging.DEBUG
 
 
 class BootstrapFailure(logging.Filter):
-    """Keeps the reason why no broker was reached, which kafka-python logs, but does not raise.
+    """Remembers why no broker was reached: kafka-python only writes it to the program's log.
 
-    Of several attempts the clearest error counts: a broker that refuses a password often just hangs
-    up, and the deadline cuts the last attempt short.
+    Of several attempts it remembers the clearest error: a broker that refuses a password often just
+    closes the connection, and the deadline cuts the last attempt short.
     """
 
     def __init__(self) -> None:
@@ -231,7 +234,7 @@ class BootstrapFailure(logging.Filter):
 
 
 def _weight(error: Exception | None) -> int:
-    """Return the weight of a failed attempt's error: a higher one shows the fault more clearly."""
+    """Return how clearly an error shows the fault, from 0 (not at all) to 2."""
     # An error inside a connection may hide that the deadline cut it short.
     if error is None or isinstance(error, _TOO_LATE) or isinstance(error.__context__, _TOO_LATE):
         return 0
@@ -246,7 +249,7 @@ logging.getLogger("kafka.coordinator.consumer").addFilter(_NoPending())
 
 
 class Clients:
-    """Makes clients for one topic."""
+    """Makes kafka-python's clients (admin, consumers, producers) for one topic."""
 
     def __init__(self, servers: tuple[str, ...], topic: str, options: KafkaOptions) -> None:
         self.servers = servers
@@ -256,11 +259,14 @@ class Clients:
 
     @property
     def partition(self) -> TopicPartition:
-        """The topic's only partition."""
+        """The first partition of the topic; a log has only this one."""
         return TopicPartition(self.topic, 0)
 
     def check(self) -> None:
-        """Raise ValueError for wrong settings; the message has their names, not their values."""
+        """Raise ValueError for unknown or reserved settings of the user.
+
+        The message has the names of the settings, not their values.
+        """
         compression = self.options.compression
         if compression and not _CODECS[compression]():
             raise ValueError(
@@ -279,7 +285,7 @@ class Clients:
                 )
 
     def admin(self) -> Any:
-        """Return a new admin client, and learn the brokers' version; raises if none answers."""
+        """Return a new admin client, and note the brokers' version. Raises if no broker answers."""
         if not self._any_listens():
             raise kafka_errors.KafkaConnectionError("no broker takes a connection")
         admin = _made_admin(self._shared())
@@ -293,7 +299,7 @@ class Clients:
         return admin
 
     def consumer(self, **settings: object) -> Any:
-        """Return a new consumer that never commits or changes its position by itself."""
+        """Return a new consumer that stores no offset by itself and never jumps to another one."""
         shared = {
             "group_id": None,
             "auto_offset_reset": "none",
@@ -306,7 +312,7 @@ class Clients:
         return KafkaConsumer(**{**self._shared(), **shared, **settings})
 
     def producer(self) -> Any:
-        """Return a new idempotent producer; each of its requests waits for all replicas."""
+        """Return a new idempotent producer; its requests are answered after all replicas."""
         options = self.options
         timeout_ms = int(1000 * options.append_timeout_s)
         return KafkaProducer(
@@ -329,7 +335,7 @@ class Clients:
         )
 
     def transactional_producer(self, transactional_id: str, timeout_s: float) -> Any:
-        """Return a new producer for transactions under this id."""
+        """Return a new producer of transactions; ``timeout_s``: for each call."""
         return KafkaProducer(
             **{
                 **self._shared(),
@@ -345,10 +351,10 @@ class Clients:
         )
 
     def error(self, error: BaseException, doing: str) -> LogError:
-        """Return the log's error for a client's error, its cause included.
+        """Translate an error of kafka-python into one of this package; ``doing``: what failed.
 
-        The caller raises it ``from`` its own ``__cause__``: that is None if the client's error
-        shows a secret.
+        Raise the result ``from`` its own ``__cause__``, which is None if the original error's text
+        has a secret.
         """
         if isinstance(error, LogError):
             return error
@@ -391,7 +397,7 @@ class Clients:
 
 
 def _made_admin(settings: Mapping[str, object]) -> Any:
-    """Return a new admin client; after a failure nothing of it is left."""
+    """Return a new admin client. If that fails, close all that was opened for it, and raise."""
     admin = KafkaAdminClient.__new__(KafkaAdminClient)
     _bootstrap_failure.found = None
     try:
@@ -407,7 +413,7 @@ def _made_admin(settings: Mapping[str, object]) -> Any:
 
 
 def secrets(client: Mapping[str, object]) -> list[str]:
-    """Return the secret values among these settings."""
+    """Return the values of the settings ``client`` whose names show that they are secret."""
     return [
         value
         for name, value in client.items()
@@ -416,7 +422,7 @@ def secrets(client: Mapping[str, object]) -> list[str]:
 
 
 def close_quietly(client: Any, **how: object) -> None:
-    """Close a client that may be broken already."""
+    """Close a client that may be broken already; an error is ignored."""
     try:
         client.close(**how)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""One process's handle to a Kafka topic: made, checked, opened, appended to, watched, closed."""
+"""One process's handle to a Kafka topic: creates, checks, opens, watches and closes the topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from dmq.log import LogError, LogRegressedError, LogUnavailableError
 
 
 GONE_AFTER_S: Final = 3.0
-"""A topic that no broker has known for so long is gone; a starting broker may not know it."""
+"""A topic counts as deleted if no broker has known it for this time.
+
+A broker that starts may not know it yet.
+"""
 APPEARS_WITHIN_S: Final = 10.0
 CURSORS_KEPT_DAYS_MIN: Final = 30
 RETRY_PAUSE_S: Final = 0.1
@@ -34,7 +37,7 @@ _logger = logging.getLogger("dmq")
 
 
 def open_topic(clients: Clients, purpose: Purpose) -> TopicAdmin:
-    """Open the topic; make it if there is none, and check it. Blocks.
+    """Open the topic, create it if there is none, and check its settings. Blocks.
 
     Raises LogError for a topic that could lose records, and says how to correct it.
     """
@@ -68,7 +71,7 @@ def open_topic(clients: Clients, purpose: Purpose) -> TopicAdmin:
 
 
 def _describe(admin: Any, topic: str) -> dict[str, Any] | None:
-    """Return the broker's description of the topic, or None if it has none."""
+    """Return the brokers' description of the topic; None if there is no such topic."""
     (found,) = admin.describe_topics([topic])
     if found["error_code"] == _UNKNOWN_TOPIC:
         return None
@@ -98,7 +101,7 @@ def _create(clients: Clients, admin: Any, purpose: Purpose) -> None:
 
 
 def _appeared(clients: Clients, admin: Any) -> dict[str, Any]:
-    """Wait until the new topic has a leader."""
+    """Wait until each partition of the new topic has a leader; return its description."""
     deadline = time.monotonic() + APPEARS_WITHIN_S
     while time.monotonic() < deadline:
         found = _describe(admin, clients.topic)
@@ -109,7 +112,7 @@ def _appeared(clients: Clients, admin: Any) -> dict[str, Any]:
 
 
 def _warn_of_short_memory(admin: Any, broker: int) -> None:
-    """Log a warning if the brokers forget cursors that are not committed for a while."""
+    """Warn in the program's log if the brokers delete cursors that stay unchanged too soon."""
     try:
         described = admin.describe_configs(
             [ConfigResource(ConfigResourceType.BROKER, str(broker))], config_filter="all"
@@ -128,7 +131,10 @@ def _warn_of_short_memory(admin: Any, broker: int) -> None:
 
 
 class TopicAdmin:
-    """Requests about a topic other than records and cursors. Belongs to one thread; blocks."""
+    """Requests about a topic itself: is it the same one, its groups, deletions.
+
+    Belongs to one thread; its calls block.
+    """
 
     def __init__(self, clients: Clients, admin: Any, topic_id: str) -> None:
         self._clients = clients
@@ -137,7 +143,10 @@ class TopicAdmin:
         self._missing_since: float | None = None
 
     def check(self) -> None:
-        """Raise LogRegressedError if the topic was made anew, or is missing for GONE_AFTER_S."""
+        """Raise LogRegressedError if the topic was deleted, or deleted and created again.
+
+        A missing topic counts as deleted after `GONE_AFTER_S`.
+        """
         topic = self._clients.topic
         found = self._requested(lambda: _describe(self._admin, topic))
         if found is not None and str(found["topic_id"]) == self.topic_id:
@@ -158,7 +167,7 @@ class TopicAdmin:
         return [group["group_id"] for group in found if group["group_id"].startswith(prefix)]
 
     def delete_below(self, offset: int) -> None:
-        """Delete the records below this offset."""
+        """Delete the topic's records below ``offset``."""
         timeout_ms = int(1000 * REQUEST_TIMEOUT_S)
         self._requested(
             lambda: self._admin.delete_records(
@@ -167,7 +176,7 @@ class TopicAdmin:
         )
 
     def close(self) -> None:
-        """Release the connection."""
+        """Close the connection to the brokers."""
         close_quietly(self._admin)
 
     def _requested(self, call: Callable[[], T]) -> T:
@@ -182,20 +191,21 @@ OPEN_TIMEOUT_S: Final = 15.0
 READ_TIMEOUT_S: Final = 2 * REQUEST_TIMEOUT_S
 CLOSE_TIMEOUT_S: Final = 2.0
 LOOK_S: Final = 1.0
-"""The interval of checks that the topic is still the same one."""
+"""The interval of checks that the topic is still the one that was opened."""
 LOOKED_WITHIN_S: Final = 3.0
-"""Records are read only if the last check of the topic is not older."""
+"""If the last of these checks is older, a read makes the check first."""
 
 
 class TopicHandle:
-    """One process's handle to a topic: opened, appended to, watched, closed.
+    """One process's handle to a topic, which watches that the topic stays the same one.
 
     Modules built on it define the messages (`kafka`, `key_value_kafka`). Only opening creates the
     topic. Every second, and before a read if the last check is older than `LOOKED_WITHIN_S`, the
-    handle checks that the topic is still the one that was opened. Once the topic is lost, every
+    handle checks that the topic is still the one that was opened. If it is not, it is *lost*: every
     call raises LogRegressedError.
 
-    Made by ``open``; ``on_lost`` is called once if the topic is lost.
+    Made by ``open``; ``on_lost`` is called once if the topic is lost, and when the handle is
+    closed.
     """
 
     def __init__(self, clients: Clients, admin: TopicAdmin, appender: Appender, what: str) -> None:
@@ -208,7 +218,7 @@ class TopicHandle:
         self._reading = Worker("dmq-kafka-read")
         self._administering = Worker("dmq-kafka-admin")
         self.answered = True
-        """True if a broker answered the last check."""
+        """True if a broker answered the last check of the topic."""
         self._looked_at = self._loop.time()
         self._lost: LogRegressedError | None = None
         self._looking = self._loop.create_task(self._keep_looking())
@@ -222,7 +232,7 @@ class TopicHandle:
         purpose: Purpose,
         on_stored: Callable[[list[tuple[int, bytes]]], None] = lambda stored: None,
     ) -> TopicHandle:
-        """Open this topic, creating it if need be.
+        """Open this topic; create it if necessary. ``on_stored``: called with what was appended.
 
         Raises ValueError for wrong options, LogError for a topic that could lose records, and
         LogUnavailableError if trying again may help.
@@ -259,7 +269,10 @@ class TopicHandle:
     async def run_on_reading_thread(
         self, call: Callable[[], T], timeout_s: float = READ_TIMEOUT_S
     ) -> T:
-        """Run a function on the reading thread, once the topic is known to be the same one."""
+        """Run ``call`` on the thread for reads; return its result.
+
+        If the last check of the topic is too old, the topic is checked first.
+        """
         self.check_usable()
         if self._loop.time() - self._looked_at > LOOKED_WITHIN_S:
             # This process was frozen, or the brokers were away: the topic may have changed.
@@ -272,13 +285,13 @@ class TopicHandle:
             raise
 
     async def administer(self, call: Callable[[], T]) -> T:
-        """Run a function on the thread for requests to Kafka's controller."""
+        """Run ``call`` on the thread for requests about the topic itself; return its result."""
         self.check_usable()
         doing = f"topic {self.clients.topic} at {', '.join(self.clients.servers)}"
         return await self._administering.call(call, READ_TIMEOUT_S, doing)
 
     def check_appended(self, offset: int, known_end: int) -> None:
-        """Raise LogRegressedError if an append got an offset that was used before."""
+        """Raise LogRegressedError if an append got an offset below ``known_end``: it was used."""
         if offset < known_end:
             # Acknowledged, but not by the topic that was read so far.
             self.lose(
@@ -290,19 +303,19 @@ class TopicHandle:
             self.check_usable()
 
     def lose(self, error: LogRegressedError) -> None:
-        """Make every later call raise this error."""
+        """Mark the topic as lost: every later call raises ``error``."""
         self._lost = error
         self.on_lost(error)
 
     def check_usable(self) -> None:
-        """Raise the error of a closed or lost handle; do nothing for a usable one."""
+        """Raise an error if the handle was closed, or if its topic is lost."""
         if self._closed:
             raise LogError(f"the {self._what} was closed")
         if self._lost is not None:
             raise LogRegressedError(str(self._lost))
 
     def shut(self) -> None:
-        """Refuse calls from now on, and fail the waiting ones."""
+        """Refuse calls from now on, and make the waiting calls raise LogError."""
         self._closed = True
         self._looking.cancel()
         self.on_lost(LogError(f"the {self._what} was closed"))
@@ -310,7 +323,11 @@ class TopicHandle:
     async def close(
         self, close_reader: Callable[[], None], others: Mapping[Worker, Callable[[], None]]
     ) -> None:
-        """Finish running calls, and release everything; ``others``: threads of the caller."""
+        """Let running calls finish, and close all connections and threads.
+
+        ``close_reader``: closes the reader's connections. ``others``: the caller's own threads, and
+        what closes each.
+        """
         await asyncio.wait([self._looking])
         await self.appender.finish()
         self.appender.stop()
@@ -333,7 +350,7 @@ class TopicHandle:
                 _logger.debug("%s", error)
 
     async def _look(self) -> None:
-        """Check that the topic exists and is the same one; otherwise the handle is lost."""
+        """Check that the topic exists and is the same one. If not, mark it as lost, and raise."""
         began = self._loop.time()
         try:
             await self.administer(self.admin.check)

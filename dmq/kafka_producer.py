@@ -26,11 +26,11 @@ from dmq.kafka_clients import Clients, close_quietly, deliver
 from dmq.log import LogError, LogUnavailableError
 
 GROUPS_IN_FLIGHT_MAX: Final = 2
-"""One on its way to the broker, and one that waits in the producer for its turn."""
+"""One group on its way to the broker, and one that waits in the producer for its turn."""
 GROUP_BYTES_MAX: Final = 32 << 20
 _EXCEPTION: Final = attrgetter("exception")
 PENDING_BYTES_MAX: Final = 256 << 20
-"""The most bytes of waiting appends; further ones are refused."""
+"""The most bytes of appends that wait to be sent; further appends are refused."""
 
 _logger = logging.getLogger("dmq")
 
@@ -50,15 +50,18 @@ class _Append:
 class _Group:
     appends: list[_Append]
     futures: list[Any] = field(default_factory=list)
-    """kafka-python's futures, one for each value that was sent, in order."""
+    """kafka-python's futures, one for each value that was sent, in the order of the values."""
     failure: Exception | None = None
-    """The reason why the values after them were not sent."""
+    """The reason why only a part of the group's values was sent; None if all were sent."""
     over: bool = False
-    """True if it has ended, or no task waits for it any more."""
+    """True if the group's end is known, or its time is over so that no task waits for it."""
 
 
 class Appender:
-    """The producer of one handle. ``on_stored`` gets (offset, value) of values without a key."""
+    """Appends to the topic for one handle.
+
+    ``on_stored`` is called with the (offset, value) of stored values that have no key.
+    """
 
     def __init__(
         self, clients: Clients, on_stored: Callable[[list[tuple[int, bytes]]], None]
@@ -69,7 +72,7 @@ class Appender:
         self._pending: deque[_Append] = deque()
         self._pending_bytes = 0
         self._unanswered: deque[_Append] = deque()
-        """In the order of their deadlines; the first ones may have been answered since."""
+        """The appends in the order of their deadlines; some of the first may have ended already."""
         self._timer: asyncio.TimerHandle | None = None
         self._in_flight = 0
         self._flush_due = False
@@ -81,16 +84,17 @@ class Appender:
         self._thread = threading.Thread(target=self._run, name="dmq-kafka-append", daemon=True)
 
     def start(self) -> None:
-        """Make the producer. Blocks; raises LogError."""
+        """Make the producer and start its thread. Blocks; raises LogError."""
         self._connect()
         self._thread.start()
 
     async def append(
         self, values: Sequence[bytes], keys: Sequence[bytes] | None = None, partition: int = 0
     ) -> list[int]:
-        """Store these values one after another and return their offsets.
+        """Store the values in the partition, in order; return their offsets.
 
-        With keys an empty value deletes the value under its key.
+        With ``keys`` an empty value deletes the value under its key. Raises LogUnavailableError if
+        they are not stored in time: then it is unknown if they will be.
         """
         if self._pending_bytes > PENDING_BYTES_MAX:
             raise LogUnavailableError(
@@ -110,15 +114,15 @@ class Appender:
         return await answer
 
     async def finish(self) -> None:
-        """Wait until no append is waiting or being sent."""
+        """Wait until all appends have ended."""
         await self._idle.wait()
 
     def stop(self) -> None:
-        """Let the thread close the producer and end."""
+        """Let the producer's thread close the producer and end."""
         self._groups.put(None)
 
     def _expire(self) -> None:
-        """Fail the appends after their time is over, and set the timer for the next one."""
+        """Fail the appends whose time is over; set the timer for the next deadline."""
         self._timer = None
         now = self._loop.time()
         while self._unanswered:
@@ -161,7 +165,10 @@ class Appender:
             self._idle.set()
 
     def _take_group(self) -> _Group | None:
-        """Take the waiting appends that are not abandoned, up to a limit; None if none is left."""
+        """Take waiting appends, up to a size limit, as a group; None if there are none.
+
+        Appends whose callers have given up are dropped.
+        """
         taken: list[_Append] = []
         size = 0
         while self._pending:
@@ -244,7 +251,7 @@ class Appender:
         self._when_done(group)
 
     def _when_done(self, group: _Group, _: object = None) -> None:
-        """Deliver the group once all its futures are done; they are nearly always done in order."""
+        """Hand the group to the event loop once all its values are stored or have failed."""
         for future in reversed(group.futures):
             if not future.is_done:
                 future.add_both(self._when_done, group)
@@ -252,7 +259,7 @@ class Appender:
         deliver(self._loop, self._finished, group)
 
     def _replace(self) -> None:
-        """Continue with a new producer: the old one cannot recover from its error."""
+        """Replace the producer by a new one: the old one does not recover from its error."""
         old, self._producer = self._producer, None
         if old is not None:
             # Its other messages may still be sent.

@@ -1,4 +1,4 @@
-"""The reader of a Kafka topic: at any offset, at its end, and from memory."""
+"""Reads a Kafka topic: records at any offset, new records at the end, the newest from memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ RECENT_BYTES_MAX: Final = 16 << 20
 
 
 class Recent:
-    """Stored values at consecutive offsets; the oldest are dropped at the limits."""
+    """The newest values of the topic in memory, at consecutive offsets.
+
+    If there are too many, the oldest are dropped.
+    """
 
     def __init__(
         self, *, records_max: int = RECENT_RECORDS_MAX, bytes_max: int = RECENT_BYTES_MAX
@@ -71,7 +74,7 @@ class Recent:
             self._shrink()
 
     def find_kept_records(self, start: int, records_max: int) -> list[tuple[int, bytes]]:
-        """Return the kept records from ``start`` on; none if the one at ``start`` is not kept."""
+        """Return the values in memory from ``start`` on; none if that at ``start`` is missing."""
         with self._lock:
             index = start - self._first
             if not 0 <= index < len(self._values):
@@ -79,13 +82,13 @@ class Recent:
             return list(enumerate(self._values[index : index + max(1, records_max)], start))
 
     def get(self, offset: int) -> bytes | None:
-        """Return the value at an offset; None if it is not kept."""
+        """Return the value at this offset; None if it is not in memory."""
         with self._lock:
             index = offset - self._first
             return self._values[index] if 0 <= index < len(self._values) else None
 
     def forget(self, below: int) -> None:
-        """Drop the values below an offset."""
+        """Drop the values at offsets below ``below``."""
         with self._lock:
             self._drop(below - self._first)
 
@@ -111,20 +114,19 @@ class Recent:
 
 
 LONG_POLL_MS: Final = 1000
-"""The time for which the broker may hold a request if there is no new record."""
+"""The time for which a broker may delay its answer while there is no new record."""
 RETRY_S: Final = 0.2
 
 _logger = logging.getLogger("dmq")
 
 
 class Tail:
-    """Follows the end of a topic while a task waits for it.
+    """Notices new records at the end of a topic while a task waits for them.
 
     Its own consumer asks for records behind the newest known one; the broker answers when there are
-    some. While no task waits the thread sleeps.
-
-    ``on_end`` receives each new end, ``on_lost`` is called if its position is gone; both on the
-    event loop. ``wanted`` returns True while a task waits.
+    some. While no task waits, the thread sleeps. ``wanted`` returns True while a task waits.
+    ``on_end`` is called with each new end, ``on_lost`` if the offset at which it reads is gone;
+    both on the event loop.
     """
 
     def __init__(
@@ -151,11 +153,11 @@ class Tail:
 
     @property
     def following(self) -> bool:
-        """True if every new record is noticed without a request."""
+        """True if new records are noticed now, so that nobody has to ask for the end."""
         return self._go.is_set()
 
     def follow(self, end: int) -> None:
-        """Wait for records from this offset on."""
+        """Begin to wait for records from offset ``end`` on."""
         self._from = end
         self._go.set()
         if self._thread is None:
@@ -163,7 +165,7 @@ class Tail:
             self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end; that takes at most one long poll."""
+        """Let the thread end, after at most one long poll."""
         self._closed.set()
         self._go.set()
 
@@ -209,11 +211,13 @@ class Tail:
 
 
 LONE_PARTS_KEPT_S: Final = 300.0
-"""A trim keeps parts without a head that are at most this much older than the newest record: an
-append gives up long before."""
+"""A trim keeps parts whose head is missing if they are not older than this.
+
+The age is counted from the newest record. Later no head can come: an append gives up long before.
+"""
 SCAN_RECORDS_MAX: Final = 4096
 PARTS_BYTES_MAX: Final = 64 << 20
-"""The most bytes of parts that are kept in memory, because their head follows."""
+"""The most bytes of parts in memory, for the heads that follow them in the log."""
 
 T = TypeVar("T")
 _FILLER: Final = Record(FILLER)
@@ -221,15 +225,16 @@ _TIMEOUT_MS: Final = int(1000 * REQUEST_TIMEOUT_S)
 
 
 class ShrunkError(LogRegressedError):
-    """The log ends before a record that it gave out before."""
+    """The log ends before a record that was read from it earlier."""
 
 
 class TopicReader:
-    """Reads a topic at any offset, joins the parts of large records, trims. Everything here blocks.
+    """Reads records at any offset, joins the parts of large ones, and finds how far to trim.
 
-    One consumer serves all readers of the handle. A read that the newest records in memory cannot
-    answer is one fetch, or two requests at the end of the log; only a jump to another place costs a
-    seek. A fetch does not wait at the broker for more, so nothing queues behind it.
+    Its calls block. One consumer serves all readers of the handle. A read that the newest records
+    in memory cannot answer is one fetch, or two requests at the end of the log; only a jump to
+    another place costs a seek. A fetch does not wait at the broker for more records, so nothing
+    queues behind it.
 
     Belongs to one thread.
     """
@@ -246,7 +251,7 @@ class TopicReader:
         self._parts = Parts()
 
     def span(self) -> tuple[int, int]:
-        """Return the first offset and the one after the last."""
+        """Return the topic's first offset, and the offset after its newest record."""
         return self._requested(self._span)
 
     def end(self) -> int:
@@ -254,19 +259,25 @@ class TopicReader:
         return self._requested(self._end)
 
     def read_entries(self, start: int, records_max: int, bytes_max: int) -> list[Entry]:
-        """Return the entries from this offset on, within both limits but at least one."""
+        """Return the entries from ``start`` on, within both limits but at least one."""
         return self._requested(lambda: self._read(start, max(1, records_max), bytes_max))
 
     def trim_point(self, before: int) -> int:
-        """Return the highest offset below which nothing is needed by records from ``before`` on."""
+        """Return the highest offset below which all can be deleted.
+
+        The records from ``before`` on stay readable: large ones need parts that lie lower.
+        """
         return self._requested(lambda: self._trim_point(before))
 
     def trimmed(self, point: int) -> None:
-        """Wait until the deletion below this offset is visible; with one broker that is at once."""
+        """Wait until the brokers show that the records below offset ``point`` are deleted.
+
+        Then drop them from memory. Raises LogUnavailableError if that takes too long.
+        """
         self._requested(lambda: self._trimmed(point))
 
     def close(self) -> None:
-        """Release the connections."""
+        """Close the connections to the brokers."""
         if self._consumer is not None:
             close_quietly(self._consumer, autocommit=False, timeout_ms=0)
         self._consumer = self._position = None
@@ -318,7 +329,10 @@ class TopicReader:
         return self._entries(start, stored, bytes_max)
 
     def _fetch(self, start: int, records_max: int) -> list[tuple[int, bytes]]:
-        """Return the records of one fetch from an offset that the log has, or had."""
+        """Return the records of one request from ``start`` on.
+
+        Raises TrimmedError or LogRegressedError if the log does not have that offset.
+        """
         if self._position != start:
             self._consumer.seek(self._partition, start)
         self._position = None
@@ -341,7 +355,10 @@ class TopicReader:
     def _entries(
         self, start: int, stored: Sequence[tuple[int, bytes]], bytes_max: int
     ) -> list[Entry]:
-        """Return the readable entries up to a limit or a record that cannot be read."""
+        """Return the entries up to the limit, or up to a record that cannot be read.
+
+        Raises an error if the first record cannot be read.
+        """
         entries: list[Entry] = []
         size = 0
         for offset, data in stored:
@@ -367,7 +384,7 @@ class TopicReader:
         return entries
 
     def _whole(self, offset: int, data: bytes, room: int | None) -> bytes | None:
-        """Return a record's bytes with its parts joined; None if they are larger than ``room``."""
+        """Return a record's bytes, with its parts joined; None if they exceed ``room``."""
         try:
             head = read_head(data)
             if head is None:
@@ -396,7 +413,7 @@ class TopicReader:
         return stored[0][1]
 
     def _pass(self, offset: int, data: bytes) -> None:
-        """Keep a part for the head that follows it."""
+        """Keep the part of a large record in memory: its head follows it in the log."""
         if offset in self._passed:
             return
         self._passed[offset] = data
@@ -420,7 +437,7 @@ class TopicReader:
         return max(start, self._parts.trim_point(before, lone_from))
 
     def _lone_from(self, end: int) -> int:
-        """Return the offset from which on parts may still get a head."""
+        """Return the offset from which on a part without a head may still get one."""
         (stamp,) = self._stamps(end - 1)
         earliest = max(0, stamp - int(1000 * LONE_PARTS_KEPT_S))
         found = self._consumer.offsets_for_times({self._partition: earliest}, _TIMEOUT_MS)

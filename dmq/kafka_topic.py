@@ -1,4 +1,4 @@
-"""The topics of a log and of the store: their options, and the form of large records in them."""
+"""The options of the log's and the store's topics, and how large records are stored in them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ from dmq.log import FORMAT_VERSION, LogCorruptError
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """The settings for making and reaching the topic.
+    """The settings with which the topic is created and the brokers are reached.
 
-    ``client`` holds further settings for every client of the broker, by kafka-python's names
+    ``client`` has further settings for every client of the brokers, by kafka-python's names
     (``security_protocol``, ``ssl_cafile``, ``sasl_mechanism``, ``sasl_plain_password`` …).
     """
 
     replication_factor: int = 3
-    """Copies of the topic, set when it is created."""
+    """The number of copies of the topic on different brokers, set when it is created."""
     min_insync_replicas: int = 2
-    """Copies that must have a record before its append returns."""
+    """The number of copies that must have a record before its append returns."""
     message_bytes_max: int = 1 << 20
-    """A larger record is stored in several messages; the topic and its brokers must take this."""
+    """The most bytes of a message: a larger record is stored in several messages.
+
+    The topic and its brokers must accept messages of this size.
+    """
     compression: str = ""
-    """``gzip``, ``snappy``, ``lz4``, ``zstd``, or none."""
+    """The messages' compression: ``gzip``, ``snappy``, ``lz4``, ``zstd``, or empty for none."""
     append_timeout_s: float = 5.0
-    """An append that is not durable by then is an availability error of unknown outcome."""
+    """After this time an append ends with LogUnavailableError; its outcome is unknown."""
     client: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
@@ -47,8 +50,11 @@ class KafkaOptions:
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\[\]:/@,\s]+):([0-9]{1,5})")
 FLUSH_EACH: Final = {"flush.messages": "1"}
-"""For a topic with one copy: a message is on the disk before it is acknowledged. With several
-copies the loss of power on one host loses nothing, so their brokers need not wait for the disk."""
+"""The setting of a topic with one copy: a message is on the disk before it is acknowledged.
+
+With several copies the loss of power on one host loses nothing, so their brokers need not wait for
+the disk.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class KafkaUrl:
 
 
 def parse_url(url: str) -> KafkaUrl:
-    """Return the parts of a Kafka log's URL; raises ValueError with the fault."""
+    """Return the parts of a Kafka log's URL. Raises ValueError, which says what is wrong."""
     rest = url.removeprefix("kafka:")
     addresses, slash, topic = rest.removeprefix("//").partition("/")
     example = "write kafka://host:9092,other:9092/topic"
@@ -84,12 +90,12 @@ def parse_url(url: str) -> KafkaUrl:
 
 
 def _shown(url: str) -> str:
-    """Return the URL without a possible password."""
+    """Return the URL for an error message, without a password."""
     return repr(re.sub(r"//[^/]*@", "//***@", url))
 
 
 def check_options(options: KafkaOptions) -> None:
-    """Raise ValueError for options that contradict each other or make no sense."""
+    """Raise ValueError for options that contradict each other, or are out of range."""
     if not 1 <= options.min_insync_replicas <= options.replication_factor:
         raise ValueError(
             f"min_insync_replicas is {options.min_insync_replicas}, but must be from 1 to "
@@ -111,15 +117,15 @@ def check_options(options: KafkaOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """The purpose of a topic, and the properties it needs for that."""
+    """What a topic is used for, and the properties that it needs for that."""
 
     what: str
     partitions: int
     why_partitions: str
     settings: Mapping[str, str]
-    """Settings that could lose records with other values."""
+    """Settings of the topic that must have these values: others could lose records."""
     tuning: Mapping[str, str]
-    """Further settings of a new topic; an operator may change them."""
+    """Further settings of a new topic, which an operator may change later."""
 
 
 LOG: Final = Purpose(
@@ -141,7 +147,7 @@ STORE: Final = Purpose(
 
 
 def needed(options: KafkaOptions, purpose: Purpose = LOG) -> dict[str, str]:
-    """Return the settings that a topic must have."""
+    """Return the settings that a topic of this purpose must have, by name."""
     return {
         **purpose.settings,
         "min.insync.replicas": str(options.min_insync_replicas),
@@ -174,7 +180,7 @@ def faults(
     options: KafkaOptions,
     purpose: Purpose = LOG,
 ) -> list[str]:
-    """Return a topic's faults, each with its fix; empty if it can serve."""
+    """Return a text for each fault of a topic, with its correction; empty if it has none."""
     found: list[str] = []
     if partitions != purpose.partitions:
         found.append(
@@ -232,7 +238,10 @@ def _fulfils(name: str, found: str, wanted: str) -> bool:
 
 
 MESSAGE_OVERHEAD_BYTES: Final = 256
-"""The part of a message's largest size that Kafka needs: 61 bytes for the batch, and some more."""
+"""The part of a message's size that Kafka itself needs.
+
+61 bytes for the batch, and some in reserve.
+"""
 
 _PREFIX: Final = struct.Struct("<2sBBI")
 _PART_FLAG: Final = 1
@@ -242,7 +251,7 @@ _HEAD_START: Final = b"DQ" + bytes((FORMAT_VERSION, _HEAD_FLAG))
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The offsets of a record's parts, and the size and checksum of the whole record."""
+    """The message that completes a large record: its parts' offsets, its size and checksum."""
 
     parts: tuple[int, ...]
     size_bytes: int = msgspec.field(name="bytes")
@@ -254,29 +263,32 @@ _decode_head: Final = msgspec.json.Decoder(Head).decode
 
 
 def value_bytes_max(message_bytes_max: int) -> int:
-    """Return the largest value that fits into a message of this size."""
+    """Return the largest value that fits into a message of ``message_bytes_max`` bytes."""
     return message_bytes_max - MESSAGE_OVERHEAD_BYTES
 
 
 def cut(encoded: bytes, value_max: int) -> list[bytes]:
-    """Return the values that store this record's bytes, each of at most ``value_max`` bytes."""
+    """Cut a large record's bytes into parts of at most ``value_max`` bytes; return their values."""
     step = value_max - len(_PART_PREFIX)
     return [_PART_PREFIX + encoded[start : start + step] for start in range(0, len(encoded), step)]
 
 
 def head_of(encoded: bytes, parts: Sequence[int]) -> bytes:
-    """Return the value that makes the record of these parts visible."""
+    """Return the head of a large record whose parts are at the offsets ``parts``.
+
+    Readers see the record when its head is stored.
+    """
     head = _encode_head(Head(tuple(parts), len(encoded), zlib.crc32(encoded)))
     return _HEAD_START + struct.pack("<I", len(head)) + head
 
 
 def is_part(stored: bytes) -> bool:
-    """True if these stored bytes are a part."""
+    """True if the stored value is a part of a large record."""
     return stored.startswith(_PART_PREFIX)
 
 
 def read_head(stored: bytes) -> Head | None:
-    """Return the head in these stored bytes; None if they are something else."""
+    """Return the head in a stored value; None if the value is no head. Raises LogCorruptError."""
     if not stored.startswith(_HEAD_START):
         return None
     try:
@@ -289,7 +301,10 @@ def read_head(stored: bytes) -> Head | None:
 
 
 def join(head: Head, stored: Mapping[int, bytes]) -> bytes:
-    """Return the record's bytes from the stored bytes of its parts, by their offsets."""
+    """Join the parts of a large record; return its bytes. ``stored``: the parts by their offsets.
+
+    Raises LogCorruptError if a part is missing or the checksum differs.
+    """
     pieces: list[bytes] = []
     for offset in head.parts:
         data = stored.get(offset)
@@ -304,17 +319,17 @@ def join(head: Head, stored: Mapping[int, bytes]) -> bytes:
 
 @dataclass(slots=True)
 class Parts:
-    """The known parts in a range of the log: offsets from ``first`` to ``end``."""
+    """The parts and heads in the log from offset ``first`` to ``end``, for the trim."""
 
     first: int = 0
     end: int = 0
     _lone: list[int] = field(default_factory=list)
-    """Parts without a head so far."""
+    """The offsets of parts whose head has not been read."""
     _heads: list[tuple[int, int]] = field(default_factory=list)
-    """(offset of a head, offset of its first part)."""
+    """For each head: its offset, and the offset of its first part."""
 
     def look_from(self, offset: int) -> int:
-        """Return the offset to read on from, so that all from ``offset`` on is known."""
+        """Return the offset at which reading must go on to know all parts from ``offset`` on."""
         if not self.first <= offset <= self.end:
             self.first = self.end = offset
             self._lone.clear()
@@ -322,7 +337,7 @@ class Parts:
         return self.end
 
     def see(self, offset: int, stored: bytes) -> None:
-        """Add the next stored bytes."""
+        """Note if the next stored value is a part or a head."""
         self.end = offset + 1
         if is_part(stored):
             self._lone.append(offset)
@@ -337,9 +352,10 @@ class Parts:
             self._lone = [part for part in self._lone if part not in named]
 
     def trim_point(self, before: int, lone_from: int) -> int:
-        """Return the highest offset below which all can be deleted, at most ``before``.
+        """Return the highest offset, at most ``before``, below which all can be deleted.
 
-        Keeps the parts of records at or above it, and parts without a head from ``lone_from`` on.
+        The parts of records from ``before`` on stay, and so do parts without a head from
+        ``lone_from`` on.
         """
         point = before
         for offset, first_part in self._heads:
@@ -348,7 +364,7 @@ class Parts:
         return min([point, *(part for part in self._lone if part >= lone_from)])
 
     def forget(self, below: int) -> None:
-        """Drop the parts and heads below this offset."""
+        """Forget the parts and heads below offset ``below``: they were deleted."""
         self.first = max(self.first, min(below, self.end))
         self._heads = [pair for pair in self._heads if pair[0] >= below]
         self._lone = [part for part in self._lone if part >= below]

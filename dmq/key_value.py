@@ -45,24 +45,24 @@ in a topic that entry needs a revision of its own, and every value keeps its rev
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A key's value, and the revision of the change that put it there."""
+    """A key's value, and the revision of the change that stored it."""
 
     value: bytes
     revision: int
 
 
 class KeyValueStore(Protocol):
-    """A durable map of small values. Safe for many tasks of one event loop."""
+    """A durable map from keys to small values. Many tasks of one event loop may use it."""
 
     async def put(self, key: str, value: bytes) -> int:
         """Store a value under the key, durably; return the change's revision.
 
-        Raises ValueTooLargeError, and ValueError for an invalid key.
+        Raises ValueTooLargeError for a value over the limit, and ValueError for an invalid key.
         """
         ...
 
     async def get(self, key: str) -> Kept | None:
-        """Return the value under this key, or None."""
+        """Return the value under this key, with its revision; None if there is none."""
         ...
 
     async def delete(self, key: str) -> None:
@@ -82,17 +82,20 @@ class KeyValueStore(Protocol):
         ...
 
     async def wait(self, prefix: str, after: int, timeout_s: float) -> bool:
-        """Wait for a change below this prefix after this revision; False if time is over first."""
+        """Wait for a change after revision ``after`` of a key that begins with ``prefix``.
+
+        Return True when there may have been one; False if the time is over first.
+        """
         ...
 
     async def close(self) -> None:
-        """Release the store's resources; unfinished changes finish first."""
+        """Release the store's connections and files; unfinished changes finish first."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A key's value, and the revision that it had in another store."""
+    """A key's value, and the revision that it had in the store from which it is moved."""
 
     key: str
     value: bytes
@@ -100,20 +103,23 @@ class Placed:
 
 
 class MovableStore(KeyValueStore, Protocol):
-    """A backend's handle for moving a store (`dmq.moving`), without other users."""
+    """A store's handle that can also be filled with another store's values (`dmq.moving`).
+
+    No other process may use the store meanwhile.
+    """
 
     async def refill(self, values: Iterable[Placed], end: int) -> None:
-        """Store values, each at its own revision; these rise.
+        """Store another store's values at the revisions they had there, in rising order.
 
-        Revisions order the store's users, and may be names (a job's id). ``end``: the newest
-        revision of the other store: later changes here have higher ones. Raises LogError if a
-        revision is taken.
+        They keep them because revisions order the store's users, and may be names (a job's id).
+        ``end``: the newest revision of the other store: later changes here get higher ones. Raises
+        LogError if a revision is used already.
         """
         ...
 
 
 def check_key(key: str) -> None:
-    """Raise ValueError for a key that no backend takes."""
+    """Raise ValueError for a key that is empty, too long, or not allowed."""
     size = len(key.encode())
     if not 1 <= size <= KEY_BYTES_MAX or "\0" in key:
         raise ValueError(
@@ -123,7 +129,7 @@ def check_key(key: str) -> None:
 
 
 def check_value(key: str, value: bytes) -> None:
-    """Raise ValueTooLargeError for a value over the store's limit."""
+    """Raise ValueTooLargeError if the value is larger than the store's limit."""
     if len(value) > VALUE_BYTES_MAX:
         raise ValueTooLargeError(
             f"the value of {key!r} has {len(value):,} bytes; the store takes {VALUE_BYTES_MAX:,} "
@@ -140,22 +146,26 @@ def check_value(key: str, value: bytes) -> None:
 
 
 KEY_PREFIX: Final = "dmq/log/"
-"""The prefix of keys about the store's own log; they are not moved with it."""
+"""The prefix of keys about the log beside this store; a move of the log leaves them out."""
 
 
 class MoveState(StrEnum):
-    """The state of a log with respect to moves."""
+    """Whether a log is whole, was filled only in part, or continues elsewhere."""
 
     WHOLE = "whole"
     HALF = "half"
-    """A process fills it, or was killed while it did."""
+    """A process is filling it with another log's records, or was killed while it did."""
     LEFT = "left"
     """It was exported: its records continue elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin and state of a log. ``by``: the command that filled or left it, for people."""
+    """Where a log's records come from, and if it can be used.
+
+    ``identity``: the id that it has from an earlier log; empty: its own. ``by``: the command that
+    filled it or exported it, as shown to people.
+    """
 
     standing: MoveState = MoveState.WHOLE
     identity: str = ""
@@ -167,7 +177,7 @@ _decode: Final = msgspec.json.Decoder(Origin).decode
 
 
 async def origin_of(log: MovableLog, store: KeyValueStore) -> Origin:
-    """Return the stored origin of the log; a whole log of its own id if none is stored."""
+    """Return the stored origin of the log; that of a new log if none is stored."""
     kept = await store.get(await _key(log))
     if kept is None:
         return Origin()
@@ -178,12 +188,12 @@ async def origin_of(log: MovableLog, store: KeyValueStore) -> Origin:
 
 
 async def remember(log: MovableLog, store: KeyValueStore, origin: Origin) -> None:
-    """Store the origin of the log."""
+    """Store the origin of the log in its key-value store."""
     await store.put(await _key(log), _encode(origin))
 
 
 def check_usable(url: str, origin: Origin) -> None:
-    """Raise LogError for a log that must not be used."""
+    """Raise LogError for a log that was filled only in part, or that continues elsewhere."""
     if origin.standing is MoveState.HALF:
         raise LogError(
             f"the log {url} is not whole: {origin.by} was cut off. Repeat that command; it says "

@@ -43,7 +43,11 @@ _COUNT: Final = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A large value: its id, the offsets of its first and last piece, their number, size, sum."""
+    """What is stored under the key of a large value: where its pieces are.
+
+    Its id, the offsets of the first and last piece, their number, and the value's size and
+    checksum.
+    """
 
     id: bytes
     first: int
@@ -55,7 +59,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A large value that exists, or was being written."""
+    """An entry for a large value that is stored or was begun: its id, key and number of pieces."""
 
     id: bytes
     key: str
@@ -63,23 +67,23 @@ class Manifest:
 
 
 Stored: TypeAlias = bytes | Head
-"""A key's value, or the head of a large one."""
+"""The content of a key's message: a small value itself, or the head of a large one."""
 
 
 def small_message(value: bytes) -> bytes:
-    """Return the message of a small value."""
+    """Return the message that stores a small value."""
     return _SMALL + value
 
 
 def head_message(head: Head) -> bytes:
-    """Return the message that makes a large value visible."""
+    """Return the message that stores a large value's head; with it the value is visible."""
     return _HEAD + _HEAD_FORM.pack(
         head.id, head.first, head.last, head.pieces, head.size_bytes, head.crc32
     )
 
 
 def manifest_message(manifest: Manifest) -> tuple[bytes, bytes]:
-    """Return the key and the message of a manifest."""
+    """Return the key and the message that store a manifest."""
     return (
         MANIFEST_MARK + manifest.id,
         _MANIFEST + _COUNT.pack(manifest.pieces) + manifest.key.encode(),
@@ -87,7 +91,10 @@ def manifest_message(manifest: Manifest) -> tuple[bytes, bytes]:
 
 
 def read_stored(message: bytes) -> Stored:
-    """Return the content of a message under a user's key."""
+    """Return the small value or the head in a message under a user's key.
+
+    Raises LogCorruptError for damaged bytes, and UnknownVersionError for a newer version's message.
+    """
     try:
         if message[:1] == _SMALL:
             return message[1:]
@@ -103,7 +110,7 @@ def read_stored(message: bytes) -> Stored:
 
 
 def read_manifest(key: bytes, message: bytes) -> Manifest | None:
-    """Return the manifest in a message under a manifest's key; None for a newer version's."""
+    """Return the manifest in a message; None if a newer version wrote it in another form."""
     if message[:1] != _MANIFEST or len(message) < 1 + _COUNT.size:
         return None
     (pieces,) = _COUNT.unpack_from(message, 1)
@@ -111,17 +118,20 @@ def read_manifest(key: bytes, message: bytes) -> Manifest | None:
 
 
 def piece_key(value_id: bytes, number: int) -> bytes:
-    """Return the key of a piece."""
+    """Return the key of a large value's piece with this number."""
     return value_id + _COUNT.pack(number)
 
 
 def pieces_in(size_bytes: int, piece_max: int) -> int:
-    """Return the number of pieces of a value of this size."""
+    """Return how many pieces of ``piece_max`` bytes a value of ``size_bytes`` bytes needs."""
     return -(-size_bytes // piece_max)
 
 
 def joined(head: Head, pieces: Mapping[bytes, bytes]) -> bytes:
-    """Return the value of these pieces, by their keys."""
+    """Join the pieces of a large value, given by their keys; return the value.
+
+    Raises LogCorruptError if its size or checksum differs.
+    """
     value = b"".join(pieces[piece_key(head.id, number)] for number in range(head.pieces))
     if len(value) != head.size_bytes or zlib.crc32(value) != head.crc32:
         raise LogCorruptError("the pieces of a value are not those that were written")
@@ -135,14 +145,16 @@ def joined(head: Head, pieces: Mapping[bytes, bytes]) -> bytes:
 
 CACHE_BYTES_MAX: Final = 32 << 20
 CACHED_VALUE_BYTES_MAX: Final = 8 << 20
-"""A larger value is fetched whenever it is asked for."""
+"""A larger value is not kept in memory, but read again each time."""
 UNOWNED_KEPT_S: Final = 300.0
-"""The time for which pieces without a head are kept: their head may come later, or a reader may
-still read them. A put gives up long before."""
+"""Pieces without a head are kept for this time, then deleted.
+
+Before that their head may still come, or a reader may still read them. A put gives up long before.
+"""
 
 
 class Cache:
-    """Values by the offsets of their messages; the least recently used are dropped."""
+    """Values in memory by the offsets of their messages; the least recently used leave first."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -150,14 +162,14 @@ class Cache:
         self._size = 0
 
     def get(self, offset: int) -> bytes | None:
-        """Return the value at an offset; None if it is not kept."""
+        """Return the value at this offset; None if it is not in memory."""
         value = self._values.get(offset)
         if value is not None:
             self._values.move_to_end(offset)
         return value
 
     def keep_value(self, offset: int, value: bytes) -> None:
-        """Keep a value, unless it is too large."""
+        """Put the value into memory, unless it is too large."""
         if len(value) > CACHED_VALUE_BYTES_MAX or offset in self._values:
             return
         self._values[offset] = value
@@ -166,12 +178,12 @@ class Cache:
             self._size -= len(self._values.popitem(last=False)[1])
 
     def drop(self, offset: int) -> None:
-        """Drop a value that does not exist any more."""
+        """Drop the value at this offset, because it was replaced or deleted."""
         self._size -= len(self._values.pop(offset, b""))
 
 
 class Index:
-    """The keys of the store up to an offset of its first partition."""
+    """The store's keys and the offsets of their messages, as far as the topic has been read."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -179,12 +191,12 @@ class Index:
         self._offsets: dict[str, int] = {}
         self._keys: list[str] = []
         self._heads: dict[int, Head] = {}
-        """Heads by their offsets."""
+        """The heads of large values, by the heads' offsets."""
         self._manifests: dict[bytes, tuple[Manifest, float]] = {}
-        """By the value's id, with the time at which it last had a head."""
+        """By the large value's id: its manifest, and when the value last had a head."""
 
     def take(self, offset: int, key: bytes, message: bytes | None, now_s: float) -> str | None:
-        """Add the next message; return the user's key that it changes, if there is one.
+        """Note the next message; return the user's key that it changes, None if it changes none.
 
         Raises UnknownVersionError for a newer version's message.
         """
@@ -201,11 +213,11 @@ class Index:
         return name
 
     def offset(self, key: str) -> int | None:
-        """Return the offset of a key's message, or None."""
+        """Return the offset of the message with this key's value; None if it has no value."""
         return self._offsets.get(key)
 
     def head(self, offset: int) -> Head | None:
-        """Return the head at this offset; None for a small value."""
+        """Return the head at this offset; None if a small value is there."""
         return self._heads.get(offset)
 
     def below(self, prefix: str) -> list[str]:
@@ -218,7 +230,7 @@ class Index:
         return found
 
     def unowned(self, now_s: float) -> Iterator[Manifest]:
-        """Yield the manifests of values that were without a head for UNOWNED_KEPT_S."""
+        """Yield the manifests of large values that had no head for UNOWNED_KEPT_S."""
         owned = {head.id for head in self._heads.values()}
         for value_id, (manifest, since_s) in list(self._manifests.items()):
             if value_id in owned:

@@ -48,21 +48,24 @@ from dmq.log import LogError, LogUnavailableError, check_placed
 from dmq.waiting import Changes
 
 SMALL_BYTES_MAX: Final = 64 << 10
-"""A larger value is written in pieces, which are not read when the store is opened."""
+"""A larger value is stored in pieces, which are not read when the store is opened."""
 SLICE_BYTES_MAX: Final = 8 << 20
 """The most bytes of a large value that are sent at once."""
 LARGE_PUT_S: Final = 120.0
-"""The time for storing all pieces of a value; see UNOWNED_KEPT_S of `key_value_index`."""
+"""The time in which all pieces of a value must be stored; see UNOWNED_KEPT_S."""
 LOAD_TIMEOUT_S: Final = 120.0
 VALUES_TIMEOUT_S: Final = 60.0
-"""Large values need time; brokers that do not answer are noticed within a few seconds."""
+"""The most seconds of a read of values: large ones need time.
+
+Brokers that do not answer are noticed earlier, within a few seconds.
+"""
 CLEAR_EVERY_S: Final = 60.0
 PLACED_AT_ONCE: Final = 5_000
-"""The most messages that one call appends when a store is filled. Chosen, as for the log."""
+"""The most messages in one append while a store is filled. Chosen, as for the log."""
 _FILLER_KEY: Final = MANIFEST_MARK + bytes(ID_BYTES)
-"""The key of messages that say nothing; no value has this id."""
+"""The key of messages that only fill an offset; no large value has this id."""
 _FRAMING_BYTES: Final = 64
-"""The largest size of a message's fields beside the value."""
+"""The most bytes of a message besides its value."""
 
 T = TypeVar("T")
 _logger = logging.getLogger("dmq")
@@ -97,7 +100,10 @@ class KafkaKeyValueStore:
 
     @classmethod
     async def open(cls, log: KafkaUrl, options: KafkaOptions) -> KafkaKeyValueStore:
-        """Open the store beside this log, creating it if need be; raises as TopicHandle.open."""
+        """Open the store of this log; create its topic if necessary.
+
+        Raises as `TopicHandle.open`.
+        """
         url = KafkaUrl(log.servers, f"{log.topic}.store")
         store = cls(await TopicHandle.open(url, options, STORE))
         try:
@@ -108,7 +114,10 @@ class KafkaKeyValueStore:
         return store
 
     async def put(self, key: str, value: bytes) -> int:
-        """See KeyValueStore.put. If the caller is cancelled the value may or may not be there."""
+        """Store the value under the key, durably; return the change's revision.
+
+        If the caller is cancelled, the value may or may not be stored.
+        """
         check_key(key)
         check_value(key, value)
         with self._changing():
@@ -119,32 +128,32 @@ class KafkaKeyValueStore:
             return await self._change(key, head_message(await self._put_pieces(manifest, value)))
 
     async def get(self, key: str) -> Kept | None:
-        """See KeyValueStore.get."""
+        """Return the value under this key, with its revision; None if there is none."""
         check_key(key)
         return await self._look(lambda called_s: self._reader.get(called_s, key), VALUES_TIMEOUT_S)
 
     async def delete(self, key: str) -> None:
-        """See KeyValueStore.delete."""
+        """Delete the key and its value, durably; harmless if there is none."""
         check_key(key)
         with self._changing():
             await self._change(key, b"")
 
     async def scan(self, prefix: str) -> dict[str, Kept]:
-        """See KeyValueStore.scan."""
+        """Return the values of all keys that begin with ``prefix``, in the keys' order."""
         return await self._look(
             lambda called_s: self._reader.scan(called_s, prefix), VALUES_TIMEOUT_S
         )
 
     async def keys(self, prefix: str) -> list[str]:
-        """See KeyValueStore.keys."""
+        """Return the keys that begin with ``prefix``, in order."""
         return await self._look(lambda called_s: self._reader.keys(called_s, prefix))
 
     async def revision(self) -> int:
-        """See KeyValueStore.revision."""
+        """Return the revision of the newest change; 0 if there was none yet."""
         return await self._look(self._reader.revision)
 
     async def wait(self, prefix: str, after: int, timeout_s: float) -> bool:
-        """See KeyValueStore.wait."""
+        """Wait for a change below ``prefix`` after revision ``after``; False if there is none."""
         await self.revision()
         self._handle.check_usable()
         # Runs once this task is among the waiters.
@@ -152,7 +161,7 @@ class KafkaKeyValueStore:
         return await self._changes.wait(prefix, after, timeout_s)
 
     async def close(self) -> None:
-        """See KeyValueStore.close."""
+        """Close the connections and threads; unfinished changes finish first."""
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
         await asyncio.shield(self._closing)
@@ -160,10 +169,10 @@ class KafkaKeyValueStore:
     # -- moving ----------------------------------------------------------------------------
 
     async def refill(self, values: Iterable[Placed], end: int) -> None:
-        """See MovableStore.refill.
+        """Store another store's values at their revisions (`MovableStore.refill`).
 
-        A message's offset is its revision, so messages that say nothing fill the gaps. Manifests
-        have no revision in the other store: they are behind its newest one.
+        A message's offset gives its revision, so the gaps are filled with messages without meaning.
+        Manifests had no revision in the other store, so they are stored behind its newest one.
         """
         manifests: list[Manifest] = []
         with self._changing():
@@ -186,14 +195,14 @@ class KafkaKeyValueStore:
                 await self._put_manifest(manifest)
 
     async def _fill(self, at: int, end: int) -> None:
-        """Append messages that say nothing at the offsets from ``at`` to ``end``."""
+        """Append messages without meaning at the offsets from ``at`` up to ``end``."""
         while at < end:
             count = min(PLACED_AT_ONCE, end - at)
             await self._place(at, [b""] * count, [_FILLER_KEY] * count)
             at += count
 
     async def _place(self, first: int, messages: Sequence[bytes], keys: Sequence[bytes]) -> None:
-        """Append messages at the offsets from ``first`` on; raises LogError for other offsets."""
+        """Append messages at offsets from ``first`` on. Raises LogError if they get other ones."""
         appended = await self._handle.appender.append(messages, keys, KEYS_PARTITION)
         check_placed(first, appended)
 
@@ -201,7 +210,7 @@ class KafkaKeyValueStore:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Count a change as unfinished, so that closing waits for it."""
+        """While the block runs, count a change as unfinished, so that ``close`` waits for it."""
         self._handle.check_usable()
         self._under_way += 1
         self._idle.clear()
@@ -229,7 +238,7 @@ class KafkaKeyValueStore:
         await self._handle.appender.append([message], [name], KEYS_PARTITION)
 
     async def _put_pieces(self, manifest: Manifest, value: bytes) -> Head:
-        """Store the pieces of a large value and return its head; the value is not visible yet."""
+        """Store the pieces of a large value; return its head, which the caller must store."""
         deadline = time.monotonic() + LARGE_PUT_S
         append, key = self._handle.appender.append, manifest.key
         per_slice = max(1, SLICE_BYTES_MAX // self._piece_max)
@@ -248,7 +257,7 @@ class KafkaKeyValueStore:
         return Head(manifest.id, ends[0], ends[-1], manifest.pieces, len(value), crc32)
 
     async def _keep_clearing(self) -> None:
-        """Delete, now and then, the pieces that replaced values and dead writers left behind."""
+        """Every CLEAR_EVERY_S delete pieces that no value uses: replaced or unfinished ones."""
         while True:
             await asyncio.sleep(CLEAR_EVERY_S)
             try:
@@ -279,7 +288,7 @@ class KafkaKeyValueStore:
             self._tail.follow(self._changes.revision)
 
     def _came(self, end: int) -> None:
-        """Read the topic after a new end, or after the position was lost."""
+        """Read the topic, because it has the new end ``end`` or the reading position was lost."""
         self._end_come = max(end, self._end_come)
         if self._taking is None and self._closing is None:
             self._taking = self._loop.create_task(self._take_in())

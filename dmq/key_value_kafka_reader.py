@@ -30,9 +30,9 @@ from dmq.key_value_index import (
 from dmq.log import LogCorruptError, LogError, LogUnavailableError
 
 REBUILT_AFTER_S: Final = 6 * 3600.0
-"""A reader that paused for longer begins again: compaction forgets deletions after a day."""
+"""After a longer pause a reader reads all keys again: Kafka drops deletions after a day."""
 LOOKS_MAX: Final = 5
-"""A read begins at most this often, if values are replaced meanwhile."""
+"""A read is begun at most this often; it begins again if its value was replaced meanwhile."""
 POLL_RECORDS_MAX: Final = 8192
 _TIMEOUT_MS: Final = int(1000 * REQUEST_TIMEOUT_S)
 
@@ -40,14 +40,14 @@ T = TypeVar("T")
 
 
 class _ReplacedError(Exception):
-    """The wanted record does not exist any more."""
+    """The value that is being read was replaced or deleted meanwhile."""
 
 
 class StoreReader:
     """Reads the store's topic, on one thread.
 
-    ``on_begin`` receives the revision that was reached when all keys were read: at first, and anew
-    after a long pause. ``on_changes`` receives the later changes, in order.
+    ``on_begin`` is called with the revision that was reached after all keys were read: at the first
+    read, and after a long pause. ``on_changes`` is called with the later changes, in order.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class StoreReader:
         self._follower: Any = None
         self._fetchers: dict[TopicPartition, Any] = {}
         self._positions: dict[TopicPartition, int] = {}
-        """The position at which each partition's reading continues."""
+        """The offset at which the next read of each partition continues."""
         self._index = Index()
         self._ends_seen: dict[TopicPartition, int] = {}
         self._caught_up_s = float("-inf")
@@ -72,27 +72,30 @@ class StoreReader:
         self._away = ""
 
     def revision(self, called_s: float) -> int:
-        """Return the newest revision. All reads show the store as of ``called_s`` or later."""
+        """Return the newest revision in the store.
+
+        Like the other reads, it shows the store at ``called_s`` (monotonic time) or later.
+        """
         return self._looking(called_s, lambda: self._index.end)
 
     def keys(self, called_s: float, prefix: str) -> list[str]:
-        """See KeyValueStore.keys."""
+        """Return the keys that begin with ``prefix``, in order."""
         return self._looking(called_s, lambda: self._index.below(prefix))
 
     def get(self, called_s: float, key: str) -> Kept | None:
-        """See KeyValueStore.get."""
+        """Return the value under this key, with its revision; None if there is none."""
         return self._looking(called_s, lambda: self._kept([key])).get(key)
 
     def scan(self, called_s: float, prefix: str) -> dict[str, Kept]:
-        """See KeyValueStore.scan."""
+        """Return the values of all keys that begin with ``prefix``, in the keys' order."""
         return self._looking(called_s, lambda: self._kept(self._index.below(prefix)))
 
     def unowned(self, called_s: float) -> list[Manifest]:
-        """Return the manifests of values that were replaced, or never completed."""
+        """Return the manifests of large values that were replaced or never completed."""
         return self._looking(called_s, lambda: list(self._index.unowned(time.monotonic())))
 
     def close(self) -> None:
-        """Release the connections."""
+        """Close the connections to the brokers."""
         for consumer in (self._follower, *self._fetchers.values()):
             if consumer is not None:
                 close_quietly(consumer, autocommit=False, timeout_ms=0)
@@ -127,13 +130,16 @@ class StoreReader:
             raise failure from failure.__cause__
 
     def _failed(self, error: LogError) -> None:
-        """Close the connections; the next call makes new ones, and continues from the index."""
+        """Close the connections after an error; the next call opens new ones, and reads on.
+
+        If the brokers are away, calls that were made before now fail without another attempt.
+        """
         self.close()
         if isinstance(error, LogUnavailableError):
             self._away_s, self._away = time.monotonic(), str(error)
 
     def _catch_up(self) -> None:
-        """Read all messages that are in the topic now."""
+        """Read all new messages of the topic into the index."""
         began_s = time.monotonic()
         anew = began_s - self._caught_up_s > REBUILT_AFTER_S
         if anew:
@@ -184,7 +190,7 @@ class StoreReader:
     # -- values ----------------------------------------------------------------------------
 
     def _kept(self, keys: list[str]) -> dict[str, Kept]:
-        """Return the present values of these keys, for those that have one."""
+        """Return the values of these keys; keys without a value are left out."""
         offsets = {key: at for key in keys if (at := self._index.offset(key)) is not None}
         small = {at: b"" for at in offsets.values() if self._index.head(at) is None}
         small |= self._small(sorted(small))
@@ -196,7 +202,7 @@ class StoreReader:
         return found
 
     def _small(self, offsets: list[int]) -> dict[int, bytes]:
-        """Return the small values at these offsets, which rise."""
+        """Return the small values at these offsets, which are in rising order."""
         found = {at: value for at in offsets if (value := self._index.cache.get(at)) is not None}
         while missing := [at for at in offsets if at not in found]:
             wanted = set(missing)
@@ -211,7 +217,7 @@ class StoreReader:
         return found
 
     def _large(self, offset: int, head: Head) -> bytes:
-        """Return the large value with its head at this offset."""
+        """Return the large value whose head is at this offset."""
         known = self._index.cache.get(offset)
         if known is not None:
             return known
@@ -231,7 +237,11 @@ class StoreReader:
         return value
 
     def _check_replaced(self, offset: int) -> None:
-        """Raise after pieces were missing: the value was replaced, or the store is damaged."""
+        """Find out why pieces are missing, and raise the reason.
+
+        _ReplacedError if the value was replaced, LogCorruptError if it was not: then the store is
+        damaged.
+        """
         self._catch_up()
         if self._index.head(offset) is not None:
             raise LogCorruptError(
@@ -240,7 +250,7 @@ class StoreReader:
         raise _ReplacedError
 
     def _fetch(self, partition: TopicPartition, offset: int) -> Any:
-        """Return the messages of one fetch from this offset on; if it is a gap, from behind it."""
+        """Return the messages of one request, from ``offset`` on, or from behind a gap there."""
         if partition not in self._fetchers:
             self._fetchers[partition] = self._consumer(partition)
         fetcher = self._fetchers[partition]

@@ -26,7 +26,7 @@ from dmq.waiting import CHANGES_MAX, Changes
 
 _COLUMNS: Final = 64
 _LARGE_BYTES: Final = 64 << 10
-"""A put of this size may replace a value of this size, so there may be space to give back."""
+"""A put of at least this size may replace as large a value, whose space can be freed."""
 
 _FORMAT: Final = Format(
     what="keyed store",
@@ -40,31 +40,34 @@ _FORMAT: Final = Format(
 _REVISION: Final = "SELECT ifnull(max(revision), 0) FROM changes"
 _BELOW: Final = "key >= ?1 AND (?2 IS NULL OR key < ?2)"
 _IN_ONE_ROW: Final = "group_concat(hex(key) || ' ' || revision)"
-"""Keys and revisions in one row: after every row the thread must get the interpreter's lock back,
-which takes long beside a busy event loop."""
+"""SQL that gives all keys and revisions in one row.
+
+After every row the thread must get Python's interpreter lock back, which takes long beside a busy
+event loop.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Put(FileWrite):
-    """A key's new value."""
+    """A change: store a value under a key."""
 
     key: bytes
     value: bytes
 
     @property
     def size_bytes(self) -> int:
-        """See FileWrite."""
+        """The size of the value."""
         return len(self.value)
 
     @property
     def frees(self) -> bool:
-        """True if it may leave free space in the file."""
+        """True if the value that it replaces may leave free space in the file."""
         return len(self.value) >= _LARGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Delete(FileWrite):
-    """A key to delete."""
+    """A change: delete a key."""
 
     key: bytes
     frees = True
@@ -72,7 +75,10 @@ class Delete(FileWrite):
 
 @dataclass(frozen=True, slots=True)
 class Place(FileWrite):
-    """A key's value at a revision of another store; without a key only the revision is taken."""
+    """A change: store a value at the revision that it had in another store.
+
+    With an empty key nothing is stored, and only the revision is used up.
+    """
 
     key: bytes
     value: bytes
@@ -80,7 +86,7 @@ class Place(FileWrite):
 
     @property
     def size_bytes(self) -> int:
-        """See FileWrite."""
+        """The size of the value."""
         return len(self.value)
 
 
@@ -88,7 +94,7 @@ Change: TypeAlias = Put | Delete | Place
 
 
 class StoreWriter(FileWriter[Change]):
-    """The side that changes the store."""
+    """The connection that changes the store."""
 
     format = _FORMAT
 
@@ -130,12 +136,12 @@ class StoreWriter(FileWriter[Change]):
 
 
 class StoreReader(FileReader):
-    """The side that reads the store."""
+    """The connection that reads the store."""
 
     _announced = 0
 
     def get(self, key: bytes) -> Kept | None:
-        """See KeyValueStore.get."""
+        """Return the value under this key, with its revision; None if there is none."""
         with translated(self._path):
             self._revision()
             row = self._db.execute("SELECT value, revision FROM kept WHERE key = ?", (key,))
@@ -143,7 +149,7 @@ class StoreReader(FileReader):
         return None if found is None else Kept(*found)
 
     def scan(self, prefix: bytes) -> dict[str, Kept]:
-        """See KeyValueStore.scan."""
+        """Return the values of all keys that begin with ``prefix``, in the keys' order."""
         with translated(self._path), self._db:
             self._db.execute("BEGIN")
             self._revision()
@@ -158,18 +164,18 @@ class StoreReader(FileReader):
         }
 
     def keys(self, prefix: bytes) -> list[str]:
-        """See KeyValueStore.keys."""
+        """Return the keys that begin with ``prefix``, in order."""
         with translated(self._path):
             self._revision()
             return [key.decode() for key, _ in self._keys(prefix)]
 
     def revision(self) -> int:
-        """See KeyValueStore.revision."""
+        """Return the revision of the newest change; 0 if there was none yet."""
         with translated(self._path):
             return self._revision()
 
     def changes(self, after: int) -> tuple[int, list[tuple[int, str]]]:
-        """Return the oldest known revision, and the changes after ``after``."""
+        """Return the oldest revision that the file still lists, and the changes after ``after``."""
         with translated(self._path):
             self._check_in_place()
             oldest, texts = self._db.execute(
@@ -180,7 +186,7 @@ class StoreReader(FileReader):
         return oldest or 0, [(revision, key.decode()) for key, revision in _read(texts)]
 
     def _revision(self) -> int:
-        """Return the newest revision, after a check that this is still the same store."""
+        """Return the newest revision. Raises LogRegressedError if the store lost changes."""
         self._check_in_place()
         revision = _revision(self._db)
         if revision < self._announced:
@@ -206,19 +212,22 @@ def _revision(db: sqlite3.Connection) -> int:
 
 
 def _read(texts: str | None) -> list[tuple[bytes, int]]:
-    """Return the keys and revisions in the text that `_IN_ONE_ROW` makes."""
+    """Return the keys and revisions from a text that `_IN_ONE_ROW` made."""
     pairs = [text.split(" ") for text in texts.split(",")] if texts else []
     return [(bytes.fromhex(key), int(revision)) for key, revision in pairs]
 
 
 def _end_of(prefix: bytes) -> bytes | None:
-    """Return the first key behind all that begin with ``prefix``: UTF-8 has no byte 255."""
+    """Return the first key behind all that begin with ``prefix``; None for an empty prefix.
+
+    It is the prefix with its last byte plus one: UTF-8 has no byte 255.
+    """
     return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else None
 
 
 @functools.cache
 def _select_sql(keys: int) -> str:
-    """Return a query for the values of ``keys`` keys, each in a column."""
+    """Return a query that gives the values of ``keys`` keys as the columns of one row."""
     return "SELECT " + ",".join(["(SELECT value FROM kept WHERE key = ?)"] * keys)
 
 
@@ -230,12 +239,12 @@ def _select_sql(keys: int) -> str:
 
 
 LOOKS_MAX: Final = 4096
-"""Answers kept in memory; chosen."""
+"""The most answers of ``keys`` in memory; chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The keys found at this value of the bell, and the time until which they count, in seconds."""
+    """An answer of ``keys``: valid for this value of the bell, and until this time in seconds."""
 
     announced: int
     until: float
@@ -255,11 +264,14 @@ class SqliteKeyValueStore:
 
     @classmethod
     async def open(cls, path: str | Path) -> SqliteKeyValueStore:
-        """Open the store in this file, creating it if need be; raises as FileHandle.open does."""
+        """Open the store in this file; create it if necessary. Raises as `FileHandle.open`."""
         return cls(await FileHandle.open(path, StoreWriter, StoreReader))
 
     async def put(self, key: str, value: bytes) -> int:
-        """See KeyValueStore.put. If the caller is cancelled the value may or may not be there."""
+        """Store the value under the key, durably; return the change's revision.
+
+        If the caller is cancelled, the value may or may not be stored.
+        """
         check_key(key)
         check_value(key, value)
         outcome = await self._file.submit(Put(key.encode(), value))
@@ -267,23 +279,23 @@ class SqliteKeyValueStore:
         return outcome[0]
 
     async def get(self, key: str) -> Kept | None:
-        """See KeyValueStore.get."""
+        """Return the value under this key, with its revision; None if there is none."""
         check_key(key)
         return await self._file.run_on_reading_thread(lambda: self._file.reader.get(key.encode()))
 
     async def delete(self, key: str) -> None:
-        """See KeyValueStore.delete."""
+        """Delete the key and its value, durably; harmless if there is none."""
         check_key(key)
         await self._file.submit(Delete(key.encode()))
 
     async def scan(self, prefix: str) -> dict[str, Kept]:
-        """See KeyValueStore.scan."""
+        """Return the values of all keys that begin with ``prefix``, in the keys' order."""
         return await self._file.run_on_reading_thread(
             lambda: self._file.reader.scan(prefix.encode())
         )
 
     async def keys(self, prefix: str) -> list[str]:
-        """See KeyValueStore.keys."""
+        """Return the keys that begin with ``prefix``, in order."""
         self._file.check_open()
         announced, now = self._file.announced(), self._clock()
         known = self._looks.get(prefix)
@@ -297,11 +309,11 @@ class SqliteKeyValueStore:
         return list(known.keys)
 
     async def revision(self) -> int:
-        """See KeyValueStore.revision."""
+        """Return the revision of the newest change; 0 if there was none yet."""
         return await self._file.run_on_reading_thread(self._file.reader.revision)
 
     async def wait(self, prefix: str, after: int, timeout_s: float) -> bool:
-        """See KeyValueStore.wait."""
+        """Wait for a change below ``prefix`` after revision ``after``; False if there is none."""
         self._waiting += 1
         try:
             await self.look()
@@ -312,28 +324,31 @@ class SqliteKeyValueStore:
             self._waiting -= 1
 
     async def refill(self, values: Iterable[Placed], end: int) -> None:
-        """See MovableStore.refill."""
+        """Store another store's values at their revisions (`MovableStore.refill`)."""
         for each in values:
             await self._file.submit(Place(each.key.encode(), each.value, each.revision))
         if await self.revision() < end:
             await self._file.submit(Place(b"", b"", end))
 
     async def close(self) -> None:
-        """See KeyValueStore.close."""
+        """Close the file and the threads; unfinished changes finish first."""
         await self._file.close()
 
     # -- events of its file ------------------------------------------------------------
 
     def wanted(self) -> bool:
-        """See Listener.wanted."""
+        """True if a task waits for a change, so that other processes' writes matter."""
         return self._waiting > 0
 
     def written(self, end: int) -> bool:
-        """Return False: changes of others may be between its own, so the file must be read."""
+        """Return False: the file must be read.
+
+        Other processes' changes may lie between those of this process.
+        """
         return False
 
     async def look(self) -> None:
-        """See Listener.look."""
+        """Read the new changes from the file, and wake the tasks that wait for them."""
         known = self._changes.revision
         oldest, found = await self._file.run_on_reading_thread(
             lambda: self._file.reader.changes(known)
@@ -344,5 +359,5 @@ class SqliteKeyValueStore:
             self._changes.note(revision, key)
 
     def fail(self, error: Exception) -> None:
-        """See Listener.fail."""
+        """Make the waiting calls raise ``error``."""
         self._changes.fail(error)

@@ -15,27 +15,27 @@ from msgspec.msgpack import Decoder, Encoder
 
 
 class LogError(Exception):
-    """Base of all errors of this package."""
+    """The base of all errors of this package."""
 
     retriable: ClassVar[bool] = False
 
 
 class LogUnavailableError(LogError):
-    """The log cannot be reached, or did not answer in time; an append's outcome is unknown."""
+    """The log cannot be reached, or did not answer in time. An append may yet be stored."""
 
     retriable = True
 
 
 class TrimmedError(LogError):
-    """The requested records were trimmed: reading on would silently skip some."""
+    """The requested records were deleted by a trim: reading on would skip them without notice."""
 
 
 class LogRegressedError(LogError):
-    """The log ends before an offset that it gave out before: it lost its newest records."""
+    """The log lost its newest records: it ends before an offset that it gave out earlier."""
 
 
 class FencedError(LogError):
-    """A cursor of a newer epoch is stored: another process has taken over this reader."""
+    """The reader's stored cursor has a higher epoch: a later process has taken over this reader."""
 
 
 class LogCorruptError(LogError):
@@ -43,15 +43,15 @@ class LogCorruptError(LogError):
 
 
 class UnknownVersionError(LogCorruptError):
-    """A record was written by a newer version than this one."""
+    """A newer version wrote the record, in a form that this version does not know."""
 
 
 class RecordTooLargeError(LogError):
-    """The record is over the log's limit; nothing was appended."""
+    """A record is larger than the log's limit; nothing was appended."""
 
 
 class ValueTooLargeError(LogError):
-    """The value is over the key-value store's limit; nothing was changed."""
+    """The value is larger than the key-value store's limit; nothing was changed."""
 
 
 # The record and its bytes.
@@ -77,9 +77,9 @@ class Record:
     """One message of the log.
 
     ``kind`` is chosen by the writer. ``key`` is an id that may repeat when a writer retries (the
-    log stores every copy, readers decide). ``payload`` may be as large as the log's limit; of a
-    read record it is a view of the stored bytes, because it may be large: a reader makes its own
-    copy.
+    log stores every copy, readers decide which one counts). ``payload`` may be as large as the
+    log's limit; in a record that was read it is a view of the stored bytes, because it may be
+    large: a reader makes its own copy.
     """
 
     kind: str
@@ -88,7 +88,7 @@ class Record:
 
 
 def encode(record: Record) -> bytes:
-    """Return the record's bytes in the current format version."""
+    """Return the record as bytes, in the format's current version."""
     header = _encode_header((record.kind, record.key))
     return _PREFIX.pack(_MAGIC, FORMAT_VERSION, 0, len(header)) + header + record.payload
 
@@ -145,12 +145,12 @@ def decode(data: bytes) -> Record:
 
 
 CURSOR_NOTE_BYTES_MAX: Final = 3900
-"""Kafka keeps at most 4,096 bytes beside a committed offset."""
+"""The longest note of a cursor: Kafka stores 4,096 bytes beside a committed offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record and its offset."""
+    """A record with its offset in the log."""
 
     offset: int
     record: Record
@@ -171,23 +171,23 @@ class Cursor:
 
 
 class Log(Protocol):
-    """One ordered, durable sequence of records. Safe for many tasks of one event loop."""
+    """One ordered, durable sequence of records. Many tasks of one event loop may use it."""
 
     async def append(self, records: Sequence[Record]) -> list[int]:
-        """Make the records durable, in order; return their offsets."""
+        """Store the records durably at the end of the log, in order; return their offsets."""
         ...
 
     async def read(
         self, start: int, *, records_max: int = 1024, bytes_max: int = 16 << 20
     ) -> list[Entry]:
-        """Return the entries at or after ``start`` in order; empty at the end of the log.
+        """Return the entries from offset ``start`` on, in order; empty at the end of the log.
 
         Stops at either limit, but returns at least one entry if there is one.
         """
         ...
 
     async def wait(self, offset: int, timeout_s: float) -> bool:
-        """Wait until the end is beyond ``offset`` (True) or the time is over (False)."""
+        """Wait until the log's end is beyond ``offset`` (True), or the time is over (False)."""
         ...
 
     async def start(self) -> int:
@@ -199,54 +199,63 @@ class Log(Protocol):
         ...
 
     async def load_cursor(self, reader: str) -> Cursor | None:
-        """Return the reader's cursor, or None if it never committed one."""
+        """Return the reader's stored cursor, or None if it never stored one."""
         ...
 
     async def commit_cursor(self, reader: str, cursor: Cursor) -> None:
-        """Store the reader's cursor durably; FencedError if one of a higher epoch is stored."""
+        """Store the reader's cursor durably; FencedError if a stored one has a higher epoch."""
         ...
 
     async def cursors(self) -> Mapping[str, Cursor]:
-        """Return every reader's cursor."""
+        """Return every reader's stored cursor, by reader."""
         ...
 
     async def trim(self, before: int) -> None:
-        """Delete the records below ``before``; repeating it, or a lower ``before``, is harmless.
+        """Delete the records below offset ``before``; harmless if they are deleted already.
 
         Some of them may stay for a while if the backend still needs them.
         """
         ...
 
     async def identity(self) -> str:
-        """Return an id that no other log has; a log that is made anew gets another one."""
+        """Return an id that no other log has; a deleted log that is made again gets another id."""
         ...
 
     async def close(self) -> None:
-        """Release the log's resources; unfinished appends finish first."""
+        """Release the log's connections and files; unfinished appends finish first."""
         ...
 
 
 Batches: TypeAlias = Callable[[], Iterator[tuple[int, Sequence[bytes]]]]
-"""Gives records in order: an offset, and the bytes of the records from there on. Repeatable."""
+"""A function that yields records in order: an offset, and the bytes of the records from it on.
+
+It can be called again, and then yields the same.
+"""
 
 
 class MovableLog(Log, Protocol):
-    """A backend's handle for moving or beginning a log (`dmq.moving`), without other users."""
+    """A log's handle that can also be filled with another log's records (`dmq.moving`).
+
+    No other process may use the log meanwhile.
+    """
 
     known_as: str
-    """The id that `identity` returns for a moved log: the earlier one; empty: its own."""
+    """The id of the log from which this one was moved; ``identity`` returns it.
+
+    Empty: the log was not moved, and has its own id.
+    """
 
     async def begin_at(self, offset: int) -> None:
-        """Make a log without records begin, and end, at this offset.
+        """Make a log without records begin, and end, at ``offset``.
 
-        Repeatable, also if it was interrupted. Raises LogError for a log that has a higher end.
+        Can be repeated, also after an interruption. Raises LogError if the log's end is higher.
         """
         ...
 
     async def refill(self, end: int, batches: Batches) -> None:
-        """Append records, each at its offset; the first record's offset is the log's present end.
+        """Append another log's records at their offsets; the first is this log's present end.
 
-        ``end``: the offset after the last record. The log may have fillers after that.
+        ``end``: the offset after the last record. Behind it the log may have fillers.
         """
         ...
 
@@ -264,7 +273,10 @@ RECORD_BYTES_MAX: Final = (8 << 20) + (64 << 10)
 
 
 def encode_all(records: Sequence[Record], record_bytes_max: int) -> tuple[bytes, ...]:
-    """Return the records' bytes; raises RecordTooLargeError if any is over the limit."""
+    """Return the records as bytes. Raises RecordTooLargeError if one is over the limit.
+
+    Raises ValueError for a filler, which only the log itself writes.
+    """
     encoded = tuple(map(encode, records))
     for index, data in enumerate(encoded):
         if records[index].kind == FILLER:
@@ -279,11 +291,11 @@ def encode_all(records: Sequence[Record], record_bytes_max: int) -> tuple[bytes,
 
 
 FILLER_STORED: Final = encode(Record(FILLER))
-"""The bytes of a filler."""
+"""A filler as bytes."""
 
 
 def check_begins(offset: int, start: int, end: int) -> None:
-    """Raise LogError unless a log of this span can be made to begin at ``offset``."""
+    """Raise LogError if a log from ``start`` to ``end`` cannot be made to begin at ``offset``."""
     if end > offset or start not in (0, end):
         raise LogError(
             f"the log has offsets from {start} to {end}, so it cannot be made to begin at "
@@ -292,7 +304,7 @@ def check_begins(offset: int, start: int, end: int) -> None:
 
 
 def check_placed(wanted: int, offsets: Sequence[int]) -> None:
-    """Raise LogError unless the records have the offsets from ``wanted`` on."""
+    """Raise LogError unless appended records got the offsets from ``wanted`` on."""
     if list(offsets) != list(range(wanted, wanted + len(offsets))):
         raise LogError(
             f"the records for offset {wanted} got offset {offsets[0]}: another process writes to "
@@ -301,7 +313,7 @@ def check_placed(wanted: int, offsets: Sequence[int]) -> None:
 
 
 def decode_at(offset: int, data: bytes) -> Entry:
-    """Return the entry of these stored bytes; errors name the offset."""
+    """Return the entry whose record has these bytes. The text of an error has the offset."""
     try:
         return Entry(offset, decode(data))
     except LogCorruptError as error:
@@ -309,9 +321,9 @@ def decode_at(offset: int, data: bytes) -> Entry:
 
 
 def decode_run(first: int, stored: Iterable[tuple[int, bytes]]) -> list[Entry]:
-    """Return the readable entries from ``first`` up to a gap or a record that cannot be read.
+    """Return the entries from ``first`` up to a gap or a record that cannot be read.
 
-    Raises LogCorruptError if that is at ``first`` itself. For logs with dense offsets.
+    Raises LogCorruptError if that is at ``first`` itself. For logs without gaps in their offsets.
     """
     entries: list[Entry] = []
     for offset, data in stored:
@@ -328,7 +340,10 @@ def decode_run(first: int, stored: Iterable[tuple[int, bytes]]) -> list[Entry]:
 
 
 def check_readable(offset: int, start: int, end: int) -> None:
-    """Raise an error unless ``offset`` is within the log, its end included."""
+    """Raise TrimmedError if ``offset`` is below the log, LogRegressedError if it is beyond.
+
+    The log's end itself is allowed.
+    """
     if offset < start:
         raise TrimmedError(
             f"offset {offset} was asked for, but the log starts at {start}: the records before it "
@@ -347,7 +362,7 @@ def check_not_beyond(offset: int, end: int) -> None:
 
 
 def check_epoch(reader: str, stored: Cursor | None, cursor: Cursor) -> None:
-    """Raise FencedError if a newer process of the reader has committed."""
+    """Raise FencedError if the reader's stored cursor has a higher epoch than ``cursor``."""
     if stored is not None and stored.epoch > cursor.epoch:
         raise FencedError(
             f"reader {reader} is at epoch {stored.epoch}: a process of epoch {cursor.epoch} was "
@@ -356,7 +371,7 @@ def check_epoch(reader: str, stored: Cursor | None, cursor: Cursor) -> None:
 
 
 def check_cursor(cursor: Cursor) -> None:
-    """Raise ValueError if the cursor cannot be stored by every backend."""
+    """Raise ValueError if the cursor's offset is negative, or its note too long or not ASCII."""
     if cursor.offset < 0:
         raise ValueError(f"a cursor's offset must not be negative, but is {cursor.offset}")
     if not cursor.note.isascii() or len(cursor.note) > CURSOR_NOTE_BYTES_MAX:
@@ -377,11 +392,11 @@ def check_cursor(cursor: Cursor) -> None:
 M = TypeVar("M")
 
 _encode: Final = Encoder(order="deterministic").encode
-"""Sets and maps are sorted: equal messages have equal bytes."""
+"""Encodes a message; sets and maps are sorted, so that equal messages have equal bytes."""
 
 
 class Kinds(Generic[M]):
-    """Encodes and decodes messages: each type of message has its own kind of record."""
+    """Turns typed messages into records and back: each type has its own kind of record."""
 
     def __init__(self, types: Mapping[str, Any]) -> None:
         self._kinds = {of: kind for kind, of in types.items()}
@@ -389,17 +404,18 @@ class Kinds(Generic[M]):
 
     @property
     def names(self) -> frozenset[str]:
-        """The kinds."""
+        """The kinds of record that this version knows."""
         return frozenset(self._decoders)
 
     def record(self, message: M) -> Record:
-        """Return the record of a message."""
+        """Return the message as a record."""
         return Record(self._kinds[type(message)], payload=_encode(message))
 
     def message(self, record: Record) -> M:
-        """Return the message of a record.
+        """Return the message in a record.
 
-        Raises UnknownVersionError for another kind, LogCorruptError for content of another type.
+        Raises UnknownVersionError for an unknown kind, LogCorruptError for content that does not
+        fit the kind's type.
         """
         decoder = self._decoders.get(record.kind)
         if decoder is None:
@@ -414,9 +430,9 @@ class Kinds(Generic[M]):
         return message
 
     def to_bytes(self, message: M) -> bytes:
-        """Return the bytes of a message's record, for the key-value store."""
+        """Return the message as a record's bytes, for the key-value store."""
         return encode(self.record(message))
 
     def from_bytes(self, data: bytes) -> M:
-        """Return the message of a record's bytes; raises as `message` does."""
+        """Return the message in a record's bytes; raises as `message` does."""
         return self.message(decode(data))

@@ -32,7 +32,7 @@ from dmq.waiting import Changes, Waiters
 
 
 class MemoryKeys:
-    """The state that all handles share; it outlives each of them."""
+    """The content of a key-value store in memory, shared by its handles; it outlives them."""
 
     def __init__(self) -> None:
         self.revision = 0
@@ -40,7 +40,7 @@ class MemoryKeys:
         self._listeners: list[Changes] = []
 
     def change(self, key: str, value: bytes | None) -> int:
-        """Store a value under the key, or delete the key for None; return the revision."""
+        """Store the value under the key; for None delete the key. Return the change's revision."""
         self.revision = max(self.revision + 1, FIRST_REVISION)
         if value is None:
             self.kept.pop(key, None)
@@ -51,22 +51,22 @@ class MemoryKeys:
         return self.revision
 
     def place(self, placed: Placed) -> None:
-        """Store a value at its own revision."""
+        """Store a value at the revision that it had in another store."""
         self.kept[placed.key] = Kept(placed.value, placed.revision)
         self.revision = max(self.revision, placed.revision)
 
     def listen(self, changes: Changes) -> None:
-        """Send every later change to ``changes``."""
+        """Send every later change of the store to ``changes``."""
         self._listeners.append(changes)
         changes.begin(self.revision)
 
     def leave(self, changes: Changes) -> None:
-        """Send no more changes to ``changes``."""
+        """Send no more changes of the store to ``changes``."""
         self._listeners.remove(changes)
 
 
 class MemoryKeyValueStore:
-    """One handle to a MemoryKeys; see `dmq.key_value.KeyValueStore`."""
+    """One handle to a key-value store in memory; see `dmq.key_value.KeyValueStore`."""
 
     def __init__(self, shared: MemoryKeys | None = None) -> None:
         self._shared = MemoryKeys() if shared is None else shared
@@ -75,46 +75,46 @@ class MemoryKeyValueStore:
         self._shared.listen(self._changes)
 
     async def put(self, key: str, value: bytes) -> int:
-        """See KeyValueStore.put."""
+        """Store the value under the key; return the change's revision."""
         self._check_open()
         check_key(key)
         check_value(key, value)
         return self._shared.change(key, bytes(value))
 
     async def get(self, key: str) -> Kept | None:
-        """See KeyValueStore.get."""
+        """Return the value under this key, with its revision; None if there is none."""
         self._check_open()
         check_key(key)
         return self._shared.kept.get(key)
 
     async def delete(self, key: str) -> None:
-        """See KeyValueStore.delete."""
+        """Delete the key and its value; harmless if there is none."""
         self._check_open()
         check_key(key)
         if key in self._shared.kept:
             self._shared.change(key, None)
 
     async def scan(self, prefix: str) -> dict[str, Kept]:
-        """See KeyValueStore.scan."""
+        """Return the values of all keys that begin with ``prefix``, in the keys' order."""
         return {key: self._shared.kept[key] for key in await self.keys(prefix)}
 
     async def keys(self, prefix: str) -> list[str]:
-        """See KeyValueStore.keys."""
+        """Return the keys that begin with ``prefix``, in order."""
         self._check_open()
         return sorted(key for key in self._shared.kept if key.startswith(prefix))
 
     async def revision(self) -> int:
-        """See KeyValueStore.revision."""
+        """Return the revision of the newest change; 0 if there was none yet."""
         self._check_open()
         return self._shared.revision
 
     async def wait(self, prefix: str, after: int, timeout_s: float) -> bool:
-        """See KeyValueStore.wait."""
+        """Wait for a change below ``prefix`` after revision ``after``; False if there is none."""
         self._check_open()
         return await self._changes.wait(prefix, after, timeout_s)
 
     async def refill(self, values: Iterable[Placed], end: int) -> None:
-        """See MovableStore.refill."""
+        """Store another store's values at their revisions (`MovableStore.refill`)."""
         self._check_open()
         for placed in values:
             self._shared.place(placed)
@@ -122,7 +122,7 @@ class MemoryKeyValueStore:
         self._changes.begin(self._shared.revision)
 
     async def close(self) -> None:
-        """See KeyValueStore.close."""
+        """Close this handle; the values stay for the other handles."""
         if not self._closed:
             self._closed = True
             self._shared.leave(self._changes)
@@ -144,7 +144,7 @@ class MemoryKeyValueStore:
 
 
 class MemoryStore:
-    """The records and cursors that all handles share; outlives each of them."""
+    """The records and cursors of a log in memory, shared by its handles; it outlives them."""
 
     def __init__(
         self, *, record_bytes_max: int = RECORD_BYTES_MAX, identity: str = "memory"
@@ -162,7 +162,7 @@ class MemoryStore:
         return self.start + len(self._stored)
 
     def append_stored(self, encoded: Sequence[bytes]) -> list[int]:
-        """Append records' bytes unchanged, and wake the readers that wait for them."""
+        """Append records that are bytes already, and wake the readers that wait for them."""
         first = self.end
         self._stored.extend(encoded)
         for waiters in tuple(self._listeners):
@@ -170,7 +170,7 @@ class MemoryStore:
         return list(range(first, self.end))
 
     def stored_from(self, offset: int, records_max: int, bytes_max: int) -> list[tuple[int, bytes]]:
-        """Return the stored bytes from this offset on, within both limits but at least one."""
+        """Return the records' bytes from ``offset`` on, within both limits but at least one."""
         taken: list[tuple[int, bytes]] = []
         size = 0
         first = offset - self.start
@@ -188,17 +188,17 @@ class MemoryStore:
         self.start += count
 
     def listen(self, waiters: Waiters) -> None:
-        """Send every new end to these waiters, beginning with the present one."""
+        """Send every new end of the log to ``waiters``, beginning with the present one."""
         self._listeners.append(waiters)
         waiters.advance(self.end)
 
     def leave(self, waiters: Waiters) -> None:
-        """Send no more ends to these waiters."""
+        """Send no more ends of the log to ``waiters``."""
         self._listeners.remove(waiters)
 
 
 class MemoryLog:
-    """One handle to a MemoryStore; see `dmq.log.Log`."""
+    """One handle to a log in memory; see `dmq.log.Log`."""
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self._store = MemoryStore() if store is None else store
@@ -208,74 +208,74 @@ class MemoryLog:
         self._store.listen(self._waiters)
 
     async def append(self, records: Sequence[Record]) -> list[int]:
-        """See Log.append."""
+        """Store the records at the end of the log, in order; return their offsets."""
         self._check_open()
         return self._store.append_stored(encode_all(records, self._store.record_bytes_max))
 
     async def read(
         self, start: int, *, records_max: int = 1024, bytes_max: int = 16 << 20
     ) -> list[Entry]:
-        """See Log.read."""
+        """Return entries from offset ``start`` on, at least one if there is any (`Log.read`)."""
         self._check_open()
         check_readable(start, self._store.start, self._store.end)
         return decode_run(start, self._store.stored_from(start, records_max, bytes_max))
 
     async def wait(self, offset: int, timeout_s: float) -> bool:
-        """See Log.wait."""
+        """Wait until the log's end is beyond ``offset`` (True), or the time is over (False)."""
         self._check_open()
         return await self._waiters.wait(offset, timeout_s)
 
     async def start(self) -> int:
-        """See Log.start."""
+        """Return the lowest offset that can still be read."""
         self._check_open()
         return self._store.start
 
     async def end(self) -> int:
-        """See Log.end."""
+        """Return the offset after the newest record."""
         self._check_open()
         return self._store.end
 
     async def load_cursor(self, reader: str) -> Cursor | None:
-        """See Log.load_cursor."""
+        """Return the reader's stored cursor, or None if it never stored one."""
         self._check_open()
         return self._store.cursors.get(reader)
 
     async def commit_cursor(self, reader: str, cursor: Cursor) -> None:
-        """See Log.commit_cursor."""
+        """Store the reader's cursor. Raises FencedError if a stored one has a higher epoch."""
         self._check_open()
         check_cursor(cursor)
         check_epoch(reader, self._store.cursors.get(reader), cursor)
         self._store.cursors[reader] = cursor
 
     async def cursors(self) -> Mapping[str, Cursor]:
-        """See Log.cursors."""
+        """Return every reader's stored cursor, by reader."""
         self._check_open()
         return dict(self._store.cursors)
 
     async def trim(self, before: int) -> None:
-        """See Log.trim."""
+        """Delete the records below offset ``before``."""
         self._check_open()
         check_not_beyond(before, self._store.end)
         self._store.trim(before)
 
     async def identity(self) -> str:
-        """See Log.identity."""
+        """Return the log's id: its id before a move, else its own."""
         return self.known_as or self._store.identity
 
     async def begin_at(self, offset: int) -> None:
-        """See MovableLog.begin_at."""
+        """Make a log without records begin, and end, at ``offset`` (`MovableLog.begin_at`)."""
         self._check_open()
         check_begins(offset, self._store.start, self._store.end)
         self._store.start = offset
 
     async def refill(self, end: int, batches: Batches) -> None:
-        """See MovableLog.refill."""
+        """Append another log's records at their offsets (`MovableLog.refill`)."""
         self._check_open()
         for first, encoded in batches():
             check_placed(first, self._store.append_stored(encoded))
 
     async def close(self) -> None:
-        """See Log.close."""
+        """Close this handle; the records stay for the other handles."""
         if not self._closed:
             self._closed = True
             self._store.leave(self._waiters)

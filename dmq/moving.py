@@ -50,7 +50,7 @@ BATCH_BYTES_MAX: Final = 4 << 20
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, tag="log"):
-    """The log's id, its first and end offset, and the newest revision of its store."""
+    """The first frame: the log's id, its start and end, and the newest revision of its store."""
 
     identity: str
     start: int
@@ -59,14 +59,14 @@ class Head(msgspec.Struct, frozen=True, array_like=True, tag="log"):
 
 
 class Records(msgspec.Struct, frozen=True, array_like=True, tag="records"):
-    """Records' bytes from an offset on; empty for a filler."""
+    """A frame of records' bytes, from offset ``first`` on; a filler's bytes are empty."""
 
     first: int
     encoded: list[bytes]
 
 
 class Reader(msgspec.Struct, frozen=True, array_like=True, tag="cursor"):
-    """A reader's cursor."""
+    """A frame with a reader's cursor."""
 
     name: str
     offset: int
@@ -75,7 +75,7 @@ class Reader(msgspec.Struct, frozen=True, array_like=True, tag="cursor"):
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True, tag="key"):
-    """A key of the store, its value, and the revision of that; in the order of revisions."""
+    """A frame with a key of the store, its value and its revision; in the order of revisions."""
 
     key: str
     value: bytes
@@ -89,9 +89,9 @@ _decode: Final = msgspec.msgpack.Decoder(Head | Records | Reader | Value).decode
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a file. ``records`` does not count fillers.
+    """What an export file contains, in numbers. ``records`` does not count fillers.
 
-    ``revision``: the newest one of the store.
+    ``revision``: the newest revision of the store.
     """
 
     identity: str
@@ -107,7 +107,7 @@ class Contents:
 
 
 class _Writer:
-    """Writes frames into a file of another name; `finish` gives it the wanted name."""
+    """Writes frames into a temporary file; `finish` gives the file its final name."""
 
     def __init__(self, path: Path) -> None:
         if path.exists():
@@ -120,13 +120,13 @@ class _Writer:
         self._write(MAGIC)
 
     def frame(self, frame: Frame) -> None:
-        """Write a frame."""
+        """Write one frame."""
         data = _encode(frame)
         self._write(_LENGTH.pack(len(data)))
         self._write(data)
 
     def finish(self) -> None:
-        """Make the file durable under its own name."""
+        """Write the trailer and the checksum, sync the file, and give it its final name."""
         self._write(TRAILER)
         self._file.write(self._sum.digest())
         self._file.flush()
@@ -139,7 +139,7 @@ class _Writer:
             close(folder)
 
     def close(self) -> None:
-        """Close the file; delete it unless it was finished."""
+        """Close the temporary file; delete it unless `finish` was called."""
         self._file.close()
         self._part.unlink(missing_ok=True)
 
@@ -149,7 +149,7 @@ class _Writer:
 
 
 def read_contents(path: Path) -> Contents:
-    """Read the whole file, and return its contents.
+    """Read an export file to its end; return what it contains, in numbers.
 
     Raises LogCorruptError for a file that was cut off or damaged.
     """
@@ -176,7 +176,7 @@ def read_contents(path: Path) -> Contents:
 
 
 def frames(path: Path) -> Iterator[Frame]:
-    """Yield the frames of a file, in order; its sum must have been checked before."""
+    """Yield the frames of a file, in order. The caller must have verified its checksum."""
     with path.open("rb") as file:
         left = path.stat().st_size - len(MAGIC) - len(TRAILER) - _SUM_BYTES
         file.seek(len(MAGIC))
@@ -190,7 +190,7 @@ def frames(path: Path) -> Iterator[Frame]:
 
 
 def _check_sum(path: Path) -> None:
-    """Raise LogCorruptError unless the file is as it was written."""
+    """Raise LogCorruptError if the file is no export, was cut off, or is damaged."""
     summed, left = hashlib.blake2b(digest_size=_SUM_BYTES), path.stat().st_size - _SUM_BYTES
     with path.open("rb") as file:
         begins, last = b"", b""
@@ -218,10 +218,10 @@ def _check_sum(path: Path) -> None:
 
 
 async def export_log(log: MovableLog, store: KeyValueStore, path: Path) -> Contents:
-    """Write a log, its cursors and its store into a new file.
+    """Write a log, its cursors and its store into a new file; return what it contains.
 
-    Raises LogError if the file exists, if the log has had no records, or if it was written to
-    meanwhile; no file is left then.
+    Raises LogError if the file exists, if the log never had a record, or if it was written to
+    during the export; no file is left then.
     """
     before = await _state(log, store)
     start, end = await log.start(), await log.end()
@@ -248,9 +248,10 @@ async def export_log(log: MovableLog, store: KeyValueStore, path: Path) -> Conte
 
 
 async def _by_revision(store: KeyValueStore) -> list[str]:
-    """Return the keys that are moved, in the order of their revisions; one value is held at a time.
+    """Return the keys to move, in the order of their revisions.
 
-    So whoever was first in the store is first in the new one, too.
+    So the key that was stored first is also stored first in the new store. Values are read one at a
+    time.
     """
     found: list[tuple[int, str]] = []
     for key in await store.keys(""):
@@ -280,10 +281,10 @@ async def _write_records(log: MovableLog, writer: _Writer, start: int, end: int)
 
 
 async def import_log(path: Path, log: MovableLog, store: MovableStore) -> Contents:
-    """Fill a new log from a file; the log then has the id of the exported log.
+    """Fill a new log and its store from an export file; the log gets the exported log's id.
 
-    Raises LogCorruptError for a file that is not whole, and LogError for a log that is not new:
-    nothing is changed then. After any other error the log is not whole.
+    Raises LogCorruptError for a damaged file, and LogError for a log that is not new: nothing is
+    changed then. After any other error the log is filled only in part, and cannot be used.
     """
     contents = read_contents(path)
     by = f"haproc log import of {path.name}"
@@ -300,9 +301,9 @@ async def import_log(path: Path, log: MovableLog, store: MovableStore) -> Conten
 
 
 async def check_new(log: MovableLog, store: KeyValueStore, *, resumed: str = "") -> None:
-    """Raise LogError unless log and store have never been used.
+    """Raise LogError if the log or its store has been used.
 
-    ``resumed``: a command that may have been interrupted in this log before, and can be repeated.
+    ``resumed``: a command that may repeat its own interrupted work in this log.
     """
     origin = await origin_of(log, store)
     if resumed and origin.standing is MoveState.HALF and origin.by == resumed:

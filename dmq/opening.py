@@ -21,18 +21,18 @@ from dmq.sqlite import SqliteLog
 
 _KNOWN: Final = "memory:, sqlite:///absolute/path, sqlite:relative/path, kafka://host:9092/topic"
 STORE_SUFFIX: Final = "-store"
-"""The suffix that makes a log's file name into its store's."""
+"""The suffix that is added to a log's file name to get its store's file name."""
 _NO_KAFKA: Final = KafkaOptions()
 
 
 async def open_log(
     url: str, *, record_bytes_max: int = RECORD_BYTES_MAX, kafka: KafkaOptions = _NO_KAFKA
 ) -> MovableLog:
-    """Open the log at this URL; ``kafka``: options for a Kafka topic only.
+    """Open the log at this URL. ``kafka``: options that only a Kafka topic needs.
 
-    ``record_bytes_max`` bounds an encoded record. Raises ValueError for a URL that names no log,
-    LogError for a log that cannot be used, and LogUnavailableError (a LogError, too) if trying
-    again may help.
+    ``record_bytes_max``: the most bytes of an encoded record. Raises ValueError for a URL that
+    names no log, LogError for a log that cannot be used, and LogUnavailableError (a LogError, too)
+    if trying again may help.
     """
     scheme, rest = _parts(url)
     if scheme == "memory":
@@ -65,10 +65,10 @@ async def open_store(url: str, *, kafka: KafkaOptions = _NO_KAFKA) -> MovableSto
 async def open_both(
     url: str, *, record_bytes_max: int = RECORD_BYTES_MAX, kafka: KafkaOptions = _NO_KAFKA
 ) -> tuple[MovableLog, MovableStore]:
-    """Open the log and the store beside it, both or none.
+    """Open the log and the store beside it; if one fails, the other is closed again.
 
     A log that was moved here has the id from before the move. Raises as `open_log` does, and
-    LogError for a log that is not whole or was moved elsewhere (`dmq.key_value`).
+    LogError for a log that was filled only in part, or was moved elsewhere (`dmq.key_value`).
     """
     log = await open_log(url, record_bytes_max=record_bytes_max, kafka=kafka)
     try:
@@ -88,7 +88,7 @@ async def open_both(
 
 @contextmanager
 def _extra(url: str) -> Iterator[None]:
-    """Raise a clear error if kafka-python, an extra, is not installed."""
+    """While the block runs: if kafka-python is not installed, raise an error that says so."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -100,7 +100,7 @@ def _extra(url: str) -> Iterator[None]:
 
 
 def _parts(url: str) -> tuple[str, str]:
-    """Return the known scheme of a URL, and the text behind it; ValueError for other URLs."""
+    """Split a URL into its scheme and the rest. Raises ValueError for an unknown scheme."""
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in {"memory", "sqlite", "kafka"}:
         raise ValueError(f"{url!r} is not the URL of a log; known are {_KNOWN}")

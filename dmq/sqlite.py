@@ -64,24 +64,24 @@ _SPAN: Final = f"SELECT {_START}, ifnull((SELECT max(offset) + 1 FROM records), 
 
 @dataclass(frozen=True, slots=True)
 class Append(FileWrite):
-    """Records to append, adjacent and in order."""
+    """A write: append records, at adjacent offsets and in order."""
 
     encoded: tuple[bytes, ...]
 
     @property
     def rows(self) -> int:
-        """See FileWrite."""
+        """The number of records."""
         return len(self.encoded)
 
     @property
     def size_bytes(self) -> int:
-        """See FileWrite."""
+        """The size of the records together."""
         return sum(map(len, self.encoded))
 
 
 @dataclass(frozen=True, slots=True)
 class CommitCursor(FileWrite):
-    """A reader's new cursor."""
+    """A write: store a reader's cursor."""
 
     reader: str
     cursor: Cursor
@@ -89,7 +89,7 @@ class CommitCursor(FileWrite):
 
 @dataclass(frozen=True, slots=True)
 class Trim(FileWrite):
-    """A new trim point."""
+    """A write: set the offset below which records are deleted."""
 
     before: int
     frees = True
@@ -97,7 +97,7 @@ class Trim(FileWrite):
 
 @dataclass(frozen=True, slots=True)
 class Begin(FileWrite):
-    """The offset at which a log without records begins."""
+    """A write: set the offset at which a log without records begins."""
 
     at: int
 
@@ -106,7 +106,7 @@ Write: TypeAlias = Append | CommitCursor | Trim | Begin
 
 
 class LogWriter(FileWriter[Write]):
-    """The side that changes the log."""
+    """The connection that changes the log."""
 
     format = _FORMAT
 
@@ -174,7 +174,7 @@ class LogWriter(FileWriter[Write]):
         self._db.execute(_INSERT_LARGE, (-1, b""))
 
     def _delete_some(self) -> bool:
-        """Delete some records below the trim point; return False if there were none."""
+        """Delete a few of the records that a trim released; return False if there were none."""
         last, size = None, 0
         for offset, length in self._db.execute(
             f"SELECT offset, length(data) FROM records WHERE offset < {_START}"
@@ -192,10 +192,10 @@ class LogWriter(FileWriter[Write]):
 
 
 class LogReader(FileReader):
-    """The side that reads the log."""
+    """The connection that reads the log."""
 
     def read_entries(self, start: int, records_max: int, bytes_max: int) -> list[Entry]:
-        """See Log.read."""
+        """Return the entries from offset ``start`` on, at least one if there is any."""
         with translated(self._path):
             rows = self._rows(start, max(1, records_max), bytes_max)
             if not rows:
@@ -203,22 +203,22 @@ class LogReader(FileReader):
             return decode_run(start, rows)
 
     def span(self) -> tuple[int, int]:
-        """Return the lowest readable offset and the end."""
+        """Return the lowest offset that can be read, and the offset after the newest record."""
         with translated(self._path):
             self._check_in_place()
             return _span(self._db)
 
     def cursors(self, reader: str | None = None) -> dict[str, Cursor]:
-        """Return every reader's cursor, or one reader's."""
+        """Return the stored cursors by reader; with ``reader`` only that reader's."""
         with translated(self._path):
             return _cursors(self._db, reader)
 
     def _rows(self, start: int, records_max: int, bytes_max: int) -> list[tuple[int, bytes]]:
-        """Return the stored bytes from ``start`` on, up to a limit or a missing record.
+        """Return the records' bytes from ``start`` on, up to a limit or a missing record.
 
-        Records come as the columns of a few wide rows: after every row the thread must get the
-        interpreter's lock back. Beside an event loop that is always busy, 1,024 rows took up to 37
-        s (measured), as wide rows 0.05 s.
+        Records come as the columns of a few wide rows: after every row the thread must get Python's
+        interpreter lock back. Beside an event loop that is always busy, 1,024 rows took up to 37 s
+        (measured), as wide rows 0.05 s.
         """
         # Records below the trim point may still be there, but no reader may see them.
         (sizes,) = self._db.execute(
@@ -244,7 +244,7 @@ def _span(db: sqlite3.Connection) -> tuple[int, int]:
 
 
 def _cursors(db: sqlite3.Connection, reader: str | None) -> dict[str, Cursor]:
-    """Return every reader's cursor, or one reader's."""
+    """Return the stored cursors by reader; with a ``reader`` only that reader's."""
     rows = db.execute(
         "SELECT reader, offset, note, epoch FROM cursors WHERE ?1 IS NULL OR reader = ?1",
         (reader,),
@@ -253,7 +253,7 @@ def _cursors(db: sqlite3.Connection, reader: str | None) -> dict[str, Cursor]:
 
 
 def _count_within(sizes: Iterable[int], bytes_max: int) -> int:
-    """Return the number of leading records within the limit, but at least one."""
+    """Return how many of the first sizes add up to at most ``bytes_max``; at least 1."""
     count = total = 0
     for size in sizes:
         total += size
@@ -265,7 +265,7 @@ def _count_within(sizes: Iterable[int], bytes_max: int) -> int:
 
 @functools.cache
 def _select_sql(columns: int) -> str:
-    """Return a query for the records from ?1 on and below ?2, each in a column, NULL if missing."""
+    """Return a query for the records from ?1 on and below ?2, in columns; missing: NULL."""
     return "SELECT " + ",".join(
         f"(SELECT data FROM records WHERE offset = ?1 + {column} AND offset < ?2)"
         for column in range(columns)
@@ -284,7 +284,7 @@ def _insert_sql(rows: int) -> str:
 
 
 class SqliteLog:
-    """One process's handle to the log; see `dmq.log.Log`. Made by ``open``."""
+    """One process's handle to the log in a file; see `dmq.log.Log`. Made by ``open``."""
 
     def __init__(self, file: FileHandle[Write, LogReader], record_bytes_max: int) -> None:
         self._file = file
@@ -295,11 +295,14 @@ class SqliteLog:
 
     @classmethod
     async def open(cls, path: str | Path, *, record_bytes_max: int = RECORD_BYTES_MAX) -> SqliteLog:
-        """Open the log in this file, creating it if need be; raises as FileHandle.open does."""
+        """Open the log in this file; create it if necessary. Raises as `FileHandle.open`."""
         return cls(await FileHandle.open(path, LogWriter, LogReader), record_bytes_max)
 
     async def append(self, records: Sequence[Record]) -> list[int]:
-        """See Log.append. If the caller is cancelled the records may or may not be there."""
+        """Store the records durably at the end of the log, in order; return their offsets.
+
+        If the caller is cancelled, the records may or may not be in the log.
+        """
         encoded = encode_all(records, self._record_bytes_max)
         del records  # large records would stay in memory twice until they are written
         if not encoded:
@@ -312,14 +315,14 @@ class SqliteLog:
     async def read(
         self, start: int, *, records_max: int = 1024, bytes_max: int = 16 << 20
     ) -> list[Entry]:
-        """See Log.read."""
+        """Return entries from offset ``start`` on, at least one if there is any (`Log.read`)."""
         reader = self._file.reader
         return await self._file.run_on_reading_thread(
             lambda: reader.read_entries(start, records_max, bytes_max)
         )
 
     async def wait(self, offset: int, timeout_s: float) -> bool:
-        """See Log.wait."""
+        """Wait until the log's end is beyond ``offset`` (True), or the time is over (False)."""
         self._file.check_open()
         if self._waiters.end > offset:
             return True
@@ -329,68 +332,68 @@ class SqliteLog:
         return await self._waiters.wait(offset, timeout_s)
 
     async def start(self) -> int:
-        """See Log.start."""
+        """Return the lowest offset that can still be read."""
         return (await self._file.run_on_reading_thread(self._file.reader.span))[0]
 
     async def end(self) -> int:
-        """See Log.end."""
+        """Return the offset after the newest record."""
         end = (await self._file.run_on_reading_thread(self._file.reader.span))[1]
         self._waiters.advance(end)
         return end
 
     async def load_cursor(self, reader: str) -> Cursor | None:
-        """See Log.load_cursor."""
+        """Return the reader's stored cursor, or None if it never stored one."""
         return (
             await self._file.run_on_reading_thread(lambda: self._file.reader.cursors(reader))
         ).get(reader)
 
     async def commit_cursor(self, reader: str, cursor: Cursor) -> None:
-        """See Log.commit_cursor."""
+        """Store the reader's cursor. Raises FencedError if a stored one has a higher epoch."""
         check_cursor(cursor)
         await self._file.submit(CommitCursor(reader, cursor))
 
     async def cursors(self) -> Mapping[str, Cursor]:
-        """See Log.cursors."""
+        """Return every reader's stored cursor, by reader."""
         return await self._file.run_on_reading_thread(self._file.reader.cursors)
 
     async def trim(self, before: int) -> None:
-        """See Log.trim. The file gets smaller in the background."""
+        """Release the records below offset ``before``; they are deleted in the background."""
         await self._file.submit(Trim(before))
 
     async def identity(self) -> str:
-        """See Log.identity: the id given to the file when it was created."""
+        """Return the log's id: its id before a move, else the one given when it was created."""
         return self.known_as or self._file.file_id
 
     async def begin_at(self, offset: int) -> None:
-        """See MovableLog.begin_at."""
+        """Make a log without records begin, and end, at ``offset`` (`MovableLog.begin_at`)."""
         await self._file.submit(Begin(offset))
 
     async def refill(self, end: int, batches: Batches) -> None:
-        """See MovableLog.refill."""
+        """Append another log's records at their offsets (`MovableLog.refill`)."""
         for first, encoded in batches():
             offsets = await self._file.submit(Append(tuple(encoded)))
             assert isinstance(offsets, list)
             check_placed(first, offsets)
 
     async def close(self) -> None:
-        """See Log.close."""
+        """Close the file and the threads; unfinished appends finish first."""
         await self._file.close()
 
     # -- events of its file ------------------------------------------------------------
 
     def wanted(self) -> bool:
-        """See Listener.wanted."""
+        """True if a task waits for new records, so that other processes' writes matter."""
         return bool(self._waiters)
 
     def written(self, end: int) -> bool:
-        """See Listener.written."""
+        """Note the new end after writes of this process; return True: the file need not be read."""
         self._waiters.advance(end)
         return True
 
     async def look(self) -> None:
-        """See Listener.look."""
+        """Read the log's end from the file, and wake the tasks that wait for it."""
         await self.end()
 
     def fail(self, error: Exception) -> None:
-        """See Listener.fail."""
+        """Make the waiting calls raise ``error``."""
         self._waiters.fail(error)

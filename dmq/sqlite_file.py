@@ -1,4 +1,4 @@
-"""A SQLite file that several processes of one host write: its lock, its blocking calls."""
+"""A SQLite file that several processes of one host write: its lock, and the calls that block."""
 
 from __future__ import annotations
 
@@ -32,24 +32,27 @@ from dmq.log import LogCorruptError, LogError, LogRegressedError, LogUnavailable
 
 
 LOCK_TIMEOUT_S: Final = 5.0
-"""The time for which a writer waits for another one; chosen, not measured."""
+"""How long a process waits for another one that writes the file; chosen, not measured."""
 _SLEEP_FIRST_S: Final = 0.0001
 _SLEEP_MAX_S: Final = 0.001
 _NUMBER: Final = struct.Struct("<Q")
 
 
 class WriterLock:
-    """The lock file of one handle; ``held`` and ``ring`` are for the writing thread alone."""
+    """The lock file beside a SQLite file; it also has the bell (`dmq.sqlite_file`).
+
+    ``held`` and ``ring`` are for the writing thread alone.
+    """
 
     def __init__(self, path: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> None:
-        """Open or create the file; raises OSError."""
+        """Open the lock file ``path``; create it if necessary. Raises OSError."""
         self._path = path
         self._timeout_s = timeout_s
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock; raises LogUnavailableError if another process holds it for too long."""
+        """Hold the lock while the block runs; LogUnavailableError if another process keeps it."""
         self._acquire()
         try:
             os.pwrite(self._fd, _NUMBER.pack(os.getpid()), _NUMBER.size)
@@ -60,16 +63,16 @@ class WriterLock:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def ring(self, end: int) -> None:
-        """Ring the bell: write the log's new end for the waiting readers of all processes."""
+        """Ring the bell: store the new end in the lock file, where all processes look for it."""
         os.pwrite(self._fd, _NUMBER.pack(end), 0)
 
     def announced(self) -> int:
-        """Return the last value of the bell (0 if there is none). Safe on any thread."""
+        """Return the end that the bell last announced; 0 if none yet. Any thread may call it."""
         data = os.pread(self._fd, _NUMBER.size, 0)
         return int(_NUMBER.unpack(data)[0]) if len(data) == _NUMBER.size else 0
 
     def close(self) -> None:
-        """Close the file; it is not deleted, because other processes may use it."""
+        """Close the lock file; it stays, because other processes may use it."""
         os.close(self._fd)
 
     def _acquire(self) -> None:
@@ -103,7 +106,7 @@ class WriterLock:
 
 
 WAL_BYTES_MAX: Final = 64 << 20
-"""A write-ahead log that has grown to this size, because of long reads, is emptied if possible."""
+"""A write-ahead log of this size is emptied if possible; long reads make it grow."""
 _WAL_BYTES_KEPT: Final = 16 << 20
 _CHECKPOINT_WAIT_MS: Final = 100
 _VACUUM_PAGES: Final = 1024
@@ -115,7 +118,10 @@ _MISUSED: Final = frozenset(
 _META: Final = "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
 
 Outcome: TypeAlias = "list[int] | LogError | None"
-"""The result of one write of a group: its offsets, None, or its error (the others are stored)."""
+"""The result of one write of a group: its offsets, None if it has none, or its own error.
+
+After an error the other writes of the group are stored all the same.
+"""
 WriteT = TypeVar("WriteT")
 _logger = logging.getLogger("dmq")
 
@@ -132,7 +138,7 @@ class Format:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn SQLite's and the system's errors into the package's, by their codes."""
+    """While the block runs, turn SQLite's and the system's errors into those of this package."""
     try:
         yield
     except sqlite3.Error as error:
@@ -147,13 +153,13 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def _make(path: Path) -> None:
-    """Make the file, for its user alone; SQLite gives the files beside it the same mode."""
+    """Create the file, readable for its user alone; SQLite gives its other files the same mode."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 class Side:
-    """A connection, and the proof that its file is still the one at its path."""
+    """A connection to the file, which checks that the file at the path is still the same one."""
 
     def __init__(self, path: Path, mode: str) -> None:
         self._path = path
@@ -166,7 +172,7 @@ class Side:
         self._inode = _inode(path)
 
     def _check_in_place(self) -> None:
-        """Raise LogUnavailableError if the file at the path is another one."""
+        """Raise LogUnavailableError if the file was removed or replaced since it was opened."""
         if _inode(self._path) != self._inode:
             raise LogUnavailableError(
                 f"{self._path} was removed or replaced while it was in use: restart this process"
@@ -174,7 +180,7 @@ class Side:
 
 
 class FileWriter(Side, Generic[WriteT]):
-    """The side that changes the file; creates it if necessary."""
+    """The connection that changes the file; it creates the file if necessary."""
 
     format: Format
 
@@ -197,11 +203,14 @@ class FileWriter(Side, Generic[WriteT]):
 
     @property
     def file_id(self) -> str:
-        """The id given to the file when it was created."""
+        """The id that the file got when it was created."""
         return self._file_id
 
     def write(self, group: Sequence[WriteT]) -> tuple[list[Outcome], int]:
-        """Make a group of writes durable in one transaction; return their outcomes and the end."""
+        """Store a group of writes durably in one transaction.
+
+        Returns the outcome of each write, and the end: the offset or revision after the newest one.
+        """
         with translated(self._path), self._lock.held():
             self._check_in_place()
             with self._transaction():
@@ -212,7 +221,7 @@ class FileWriter(Side, Generic[WriteT]):
         return outcomes, end
 
     def housekeep(self) -> bool:
-        """Free a little space of deleted data; return True if there may be more."""
+        """Free a little of the space of deleted data; return True if there may be more."""
         with translated(self._path), self._lock.held():
             self._check_in_place()
             if self._delete_some() or self._shrink():
@@ -224,7 +233,7 @@ class FileWriter(Side, Generic[WriteT]):
             return self._space_freed
 
     def close(self) -> None:
-        """Close the connection; the last one of all processes removes the write-ahead log."""
+        """Close the connection; the last process that does so removes the write-ahead log."""
         try:
             with self._lock.held():
                 self._db.close()
@@ -233,15 +242,15 @@ class FileWriter(Side, Generic[WriteT]):
             self._db.close()
 
     def _write(self, group: Sequence[WriteT]) -> tuple[list[Outcome], int]:
-        """Run the writes, within the transaction; return the outcomes and the new end."""
+        """Run the writes in the open transaction; return their outcomes and the new end."""
         raise NotImplementedError
 
     def _delete_some(self) -> bool:
-        """Delete some data that no reader sees; return False if there was none."""
+        """Delete a little data that no reader can see; return False if there was none."""
         raise NotImplementedError
 
     def _check_end(self, end: int) -> None:
-        """Raise LogRegressedError if the file ends before an offset that was given out."""
+        """Raise LogRegressedError if the file's end is lower than it was: it lost writes."""
         if end < self._end_given:
             raise LogRegressedError(
                 f"{self._path} ends at {end}, but gave out {self._end_given - 1} before: "
@@ -296,7 +305,7 @@ class FileWriter(Side, Generic[WriteT]):
         return rows[0][0] if rows else None
 
     def _bound_wal(self) -> None:
-        """Empty the write-ahead log if readers kept it from being reused for too long."""
+        """Empty the write-ahead log if it has grown too large, because of long reads."""
         size = os.stat(self._wal).st_size  # noqa: PTH116 -- as below
         if size >= WAL_BYTES_MAX and not self._empty_wal():
             _logger.warning("%s: a long read keeps it from shrinking", self._wal)
@@ -310,7 +319,10 @@ class FileWriter(Side, Generic[WriteT]):
             self._pragma(f"busy_timeout={int(LOCK_TIMEOUT_S * 1000)}")
 
     def _shrink(self) -> bool:
-        """Return free pages to the file system, except some for the next appends."""
+        """Give free pages back to the file system, except some for the next writes.
+
+        Returns True if it gave any back.
+        """
         free, pages = self._pragma("freelist_count"), self._pragma("page_count")
         if not isinstance(free, int) or not isinstance(pages, int):
             return False
@@ -323,7 +335,7 @@ class FileWriter(Side, Generic[WriteT]):
 
 
 class FileReader(Side):
-    """The side that reads; it never waits for a writer, and its snapshots are short."""
+    """The connection that reads the file; it never waits for a writer, and reads are short."""
 
     def __init__(self, path: Path) -> None:
         with translated(path):

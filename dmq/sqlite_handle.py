@@ -27,16 +27,16 @@ from dmq.sqlite_file import FileReader, FileWriter, Outcome, WriterLock
 
 GROUP_ROWS_MAX: Final = 4096
 GROUP_BYTES_MAX: Final = 32 << 20
-"""The most rows and bytes of one transaction; a single larger write is allowed."""
+"""The most rows and bytes of one transaction; a larger write gets its own transaction."""
 PENDING_BYTES_MAX: Final = 256 << 20
-"""The most bytes of waiting writes; further ones are refused."""
+"""The most bytes of writes that wait; further writes are refused."""
 HOUSEKEEP_EVERY_GROUPS: Final = 8
-"""The number of transactions after which housekeeping does a step, under a load without pauses."""
+"""If writes never pause, space is freed in one step after this many transactions."""
 POLL_IDLE_S: Final = 0.01
 POLL_BUSY_S: Final = 0.001
 POLL_BUSY_FOR_S: Final = 0.1
 CHECK_S: Final = 0.5
-"""The delay until a record is noticed if its writer died between its commit and the bell."""
+"""How late a record is noticed at most, if its writer died before it rang the bell."""
 
 _TRY_AGAIN: Final = frozenset(
     {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
@@ -44,43 +44,43 @@ _TRY_AGAIN: Final = frozenset(
 
 
 class FileWrite:
-    """A write that shares a transaction with others of its kind; usually of one small row."""
+    """One write; several share a transaction. Usually it writes one small row."""
 
     __slots__ = ()
 
     @property
     def rows(self) -> int:
-        """The number of rows that it writes."""
+        """The number of rows that it writes; they count for the limit of a transaction."""
         return 1
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes that it writes; 0 for a few."""
+        """The number of bytes that it writes; 0 if they are only a few."""
         return 0
 
     @property
     def frees(self) -> bool:
-        """True if it leaves data behind that housekeeping deletes."""
+        """True if it leaves free space or deleted data, so that ``housekeep`` has work."""
         return False
 
 
 class Listener(Protocol):
-    """Receives notice of written records."""
+    """What a handle calls when records were written, by this process or another one."""
 
     def wanted(self) -> bool:
         """True if a task waits for other processes' writes."""
         ...
 
     def written(self, end: int) -> bool:
-        """Note a group of own writes; return True if the file need not be read."""
+        """Note the new end after own writes; return True if the file need not be read."""
         ...
 
     async def look(self) -> None:
-        """Read the new data from the file."""
+        """Read what is new in the file."""
         ...
 
     def fail(self, error: Exception) -> None:
-        """Make the waiting calls raise this error."""
+        """Make the waiting calls raise ``error``."""
         ...
 
 
@@ -91,7 +91,7 @@ _logger = logging.getLogger("dmq")
 
 
 class FileHandle(Generic[WriteT, ReaderT]):
-    """A SQLite file, opened by ``open``. Set ``listener`` before any other use."""
+    """One process's handle to a SQLite file. Made by ``open``; then set ``listener`` first."""
 
     listener: Listener
 
@@ -125,10 +125,10 @@ class FileHandle(Generic[WriteT, ReaderT]):
         writer_kind: type[FileWriter[WriteT]],
         reader_kind: type[ReaderT],
     ) -> FileHandle[WriteT, ReaderT]:
-        """Open this file; create it if necessary.
+        """Open the file; create it if necessary.
 
         Raises LogError if the file is of another kind, was written by a newer version, or cannot be
-        made, and LogUnavailableError if trying again may help.
+        created, and LogUnavailableError if trying again may help.
         """
         loop = asyncio.get_running_loop()
         threads = (ThreadPoolExecutor(1, "dmq-write"), ThreadPoolExecutor(1, "dmq-read"))
@@ -151,16 +151,19 @@ class FileHandle(Generic[WriteT, ReaderT]):
 
     @property
     def file_id(self) -> str:
-        """The id given to the file when it was created."""
+        """The id that the file got when it was created."""
         return self._writer.file_id
 
     async def run_on_reading_thread(self, call: Callable[[], T]) -> T:
-        """Run a function on the reading thread."""
+        """Run ``call`` on the thread for reads; return its result."""
         self.check_open()
         return await self._loop.run_in_executor(self._reading, call)
 
     def submit(self, write: WriteT) -> asyncio.Future[Outcome]:
-        """Write this with the next group; the future gives its outcome."""
+        """Add the write to the next group; return a future of its outcome.
+
+        Raises LogError if the handle is closed, LogUnavailableError if too many writes wait.
+        """
         self.check_open()
         if self._pending_bytes > PENDING_BYTES_MAX:
             raise LogUnavailableError(
@@ -174,11 +177,11 @@ class FileHandle(Generic[WriteT, ReaderT]):
         return outcome
 
     def announced(self) -> int:
-        """Return the bell's value: it changes whenever a process writes."""
+        """Return the bell's value, which changes whenever any process writes."""
         return self._lock.announced()
 
     def listen(self) -> None:
-        """Check for writes of other processes, from the loop's next turn on, while a task waits."""
+        """Begin to check for other processes' writes; this ends when no task waits any more."""
         if self._poll_timer is None:
             self._poll_timer = self._loop.call_later(0, self._poll)
 
@@ -188,7 +191,7 @@ class FileHandle(Generic[WriteT, ReaderT]):
             raise LogError(f"the {self._what} was closed")
 
     async def close(self) -> None:
-        """Finish running calls, and release everything."""
+        """Let running calls finish; close the file and the threads."""
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
         await asyncio.shield(self._closing)
@@ -239,7 +242,7 @@ class FileHandle(Generic[WriteT, ReaderT]):
             self._announced = end
 
     def _take_group(self) -> list[tuple[WriteT, asyncio.Future[Outcome]]]:
-        """Take the next group off the queue, without cancelled writes."""
+        """Take waiting writes, up to a limit, as the next group; drop cancelled ones."""
         group: list[tuple[WriteT, asyncio.Future[Outcome]]] = []
         rows = size = 0
         while self._pending:
@@ -267,7 +270,7 @@ class FileHandle(Generic[WriteT, ReaderT]):
             _logger.warning("the %s keeps its space until later: %s", self._what, error)
 
     def _fail_pending(self) -> None:
-        """Fail the waiting writes if the flusher was stopped from outside."""
+        """Make the waiting writes fail, because the task that writes them was stopped."""
         left = list(self._pending)
         self._pending.clear()
         self._pending_bytes = 0
@@ -276,7 +279,7 @@ class FileHandle(Generic[WriteT, ReaderT]):
     # -- writes of other processes ---------------------------------------------------------
 
     def _poll(self) -> None:
-        """Check the bell for writes of another process; runs only while a task waits."""
+        """Check if the bell changed, and set the timer for the next check while a task waits."""
         self._poll_timer = None
         if not self.listener.wanted() or self._closing is not None:
             return

@@ -14,7 +14,7 @@ from typing import Final
 
 
 class Waiters:
-    """The waits of one log handle; belongs to one event loop."""
+    """The tasks of one log handle that wait for new records; belongs to one event loop."""
 
     def __init__(self) -> None:
         self._end = 0
@@ -23,14 +23,14 @@ class Waiters:
 
     @property
     def end(self) -> int:
-        """The highest known end; the log never ends before it."""
+        """The highest end of the log that is known; the log never ends before it."""
         return self._end
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     async def wait(self, offset: int, timeout_s: float) -> bool:
-        """Wait until the end is beyond ``offset`` (True) or the time is over (False)."""
+        """Wait until the log's end is beyond ``offset`` (True), or the time is over (False)."""
         if self._end > offset:
             return True
         if timeout_s <= 0:
@@ -47,7 +47,7 @@ class Waiters:
                 timer.cancel()
 
     def advance(self, end: int) -> None:
-        """Wake every wait that this end fulfils."""
+        """Note the log's new end, and wake the tasks that waited for it."""
         if end <= self._end:
             return
         self._end = end
@@ -56,7 +56,7 @@ class Waiters:
                 woken.set_result(True)
 
     def fail(self, error: Exception) -> None:
-        """Make every wait raise this error."""
+        """Make every waiting task raise ``error``."""
         for woken in self._waiting:
             if not woken.done():
                 woken.set_exception(error)
@@ -77,31 +77,34 @@ CHANGES_MAX: Final = 4096
 
 
 class Changes:
-    """The changes that one handle knows; belongs to one event loop."""
+    """The newest changes of a key-value store, and the tasks that wait for one.
+
+    Belongs to one event loop.
+    """
 
     def __init__(self) -> None:
         self._waiters = Waiters()
         self._recent: deque[tuple[int, str]] = deque()
         self._forgotten = 0
-        """Changes up to this revision are not known one by one."""
+        """The changes up to this revision are not in memory."""
 
     @property
     def revision(self) -> int:
-        """The highest known revision; 0 if there is none."""
+        """The revision of the newest change that is known; 0 if none is known."""
         return max(0, self._waiters.end - 1)
 
     def __bool__(self) -> bool:
-        """True if a task waits."""
+        """True if a task waits for a change."""
         return bool(self._waiters)
 
     def begin(self, revision: int) -> None:
-        """Continue from this revision: the changes up to it are not known one by one."""
+        """Continue from this revision: the changes up to it are not in memory."""
         self._recent.clear()
         self._forgotten = revision
         self._waiters.advance(revision + 1)
 
     def note(self, revision: int, key: str) -> None:
-        """Add the next change; a change at a known revision is ignored."""
+        """Add the next change of the store; do nothing if its revision is known already."""
         if revision <= self.revision:
             return
         self._recent.append((revision, key))
@@ -110,7 +113,7 @@ class Changes:
         self._waiters.advance(revision + 1)
 
     def changed(self, prefix: str, after: int) -> bool:
-        """True if there may have been a change below this prefix after this revision."""
+        """True if a key that begins with ``prefix`` may have changed after revision ``after``."""
         if after < self._forgotten:
             return True
         for revision, key in reversed(self._recent):
@@ -121,7 +124,7 @@ class Changes:
         return False
 
     async def wait(self, prefix: str, after: int, timeout_s: float) -> bool:
-        """Wait as KeyValueStore.wait does, for changes that are noted meanwhile."""
+        """Wait for a change below ``prefix`` after revision ``after``; False if time is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not self.changed(prefix, after):
@@ -131,5 +134,5 @@ class Changes:
         return True
 
     def fail(self, error: Exception) -> None:
-        """Make every wait raise this error."""
+        """Make every waiting task raise ``error``."""
         self._waiters.fail(error)

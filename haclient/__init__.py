@@ -88,7 +88,7 @@ apilevel = "2.0"
 threadsafety = 2
 """Threads may share the module and connections, each with cursors of its own."""
 paramstyle = "qmark"
-"""A mapping as parameters makes it ``named`` (``:name``)."""
+"""Markers are ``?``; if the parameters are a mapping, they are ``:name`` (style ``named``)."""
 
 
 def connect(
@@ -116,24 +116,24 @@ def connect(
     """Return a connection to the ring (nothing is sent yet).
 
     - ``servers``: ``"http://a:8080,b:8080"`` or a list, in order of preference;
-    - ``token``: sent to the servers; ``user``: a label for their access logs;
+    - ``token``: identifies the user to the servers; ``user``: a label for their access logs;
     - ``ca_file``: certificates (PEM) to trust for ``https`` servers instead of the system's;
     - ``certificate_file``, ``key_file``: the client's own, for servers that ask for one;
-    - ``catalog``, ``schema``: for unqualified names;
-    - ``timeout_s``: a request's total deadline;
-    - ``buffer_bytes_max``: a larger result is streamed;
+    - ``catalog``, ``schema``: where names without them are looked up;
+    - ``timeout_s``: the time limit of a request, over all attempts;
+    - ``buffer_bytes_max``: a larger result is streamed, not read completely first;
     - ``on_failover``: called with each `Failover`;
-    - ``order``: ``ordered`` (as listed), ``nearest``, or ``spread`` (each client in its own order,
-      by ``client_number``, else random);
-    - ``discover``: learn the ring's other servers from those listed;
+    - ``order``: of the servers: ``ordered`` (as listed), ``nearest``, or ``spread`` (each client
+      has its own order, chosen by ``client_number``, or at random);
+    - ``discover``: True: learn the ring's other servers from those listed;
     - ``hedge_after_s``: a query without an answer after this time (seconds, or ``"p95"`` of the
-      recent queries) goes to a second server, too;
+      recent queries) is also sent to a second server;
     - ``consistency``: the read level of queries (``any``, ``bounded`` by ``acceptable_offset_lag``
       records of the log, ``session``, ``linearizable``);
-    - ``after_offset``: another connection's; session reads of this connection then show what the
-      other one wrote and read.
+    - ``after_offset``: the property of this name of another connection; session reads of this
+      connection then show what the other one wrote and read.
 
-    All other options are the fields of `haclient.failover.Policy`.
+    All other options are the fields of `haclient.failover.Policy`. Raises InterfaceError.
     """
     settings = make_settings(
         servers,
@@ -174,8 +174,9 @@ def spark(
 
     ``url``: PySpark's connection string with all servers, in order of preference:
     ``"sc://a:15002,b:15002,c:15002/;token=…;use_ssl=true"``. ``ca_file``, ``certificate_file``,
-    ``key_file``, ``order``, ``client_number``, ``on_failover`` (called with the operation's id as
-    the request id) and all other options are those of `connect`. Raises InterfaceError.
+    ``key_file``, ``order``, ``client_number``, ``on_failover`` (called with the Spark Connect
+    operation's id as the request id) and all other options are those of `connect`. Raises
+    InterfaceError.
     """
     try:
         from haclient.spark_connect.session import open_session

@@ -1,4 +1,4 @@
-"""Arrow IPC streams: rows to send, batches of an answer, results for other libraries."""
+"""Arrow IPC streams: encodes rows to send, reads the batches of an answer, exports results."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from haclient.exceptions import DataError, InterfaceError
 
 
 def readable_schema(schema: Any) -> Any:
-    """Return the schema of batches that `readable` makes of batches with this schema."""
+    """Return the schema that `readable` gives to batches of this schema."""
     return _with_types(schema, pa.month_day_nano_interval())
 
 
 def readable(batch: Any) -> Any:
-    """Return the batch with its year-month intervals, nested ones too, as MonthDayNano."""
+    """Return the batch with year-month intervals as MonthDayNano, also inside nested values."""
     target = readable_schema(batch.schema)
     if target == batch.schema:
         return batch
@@ -37,7 +37,7 @@ def readable(batch: Any) -> Any:
 
 
 class _Retyped:
-    """A batch's memory under another schema, by Arrow's PyCapsule interface."""
+    """A batch whose memory is read under another schema, by Arrow's PyCapsule interface."""
 
     def __init__(self, batch: Any, schema: Any) -> None:
         self._batch, self._schema = batch, schema
@@ -47,7 +47,10 @@ class _Retyped:
 
 
 _MONTHS: Final = 21
-"""Arrow's number of year-month intervals; pyarrow 18, which Superset has, has no name for it."""
+"""Arrow's number of the type year-month interval.
+
+pyarrow 18, which Superset uses, has no name for it.
+"""
 
 
 def _is_months(kind: Any) -> bool:
@@ -55,7 +58,7 @@ def _is_months(kind: Any) -> bool:
 
 
 def _with_types(schema: Any, months: Any) -> Any:
-    """Return the schema with the type ``months`` in place of year-month intervals."""
+    """Return the schema with the type ``months`` wherever it has year-month intervals."""
     fields = [field.with_type(_with_type(field.type, months)) for field in schema]
     return pa.schema(fields, metadata=schema.metadata)
 
@@ -76,7 +79,7 @@ def _with_type(kind: Any, months: Any) -> Any:
 
 
 def _value(value: Any, kind: Any) -> Any:
-    """Return a value with intervals in place of numbers; ``kind`` is its type before."""
+    """Return a value with MonthDayNano in place of numbers of months; ``kind``: its old type."""
     if value is None:
         return None
     if _is_months(kind):
@@ -108,17 +111,17 @@ class BrokenStream(Exception):
 
 
 class Frames:
-    """Takes bytes as they arrive, gives the complete batches."""
+    """Cuts an Arrow stream into record batches while its bytes arrive."""
 
     def __init__(self) -> None:
         self.schema: Any = None
-        """The pyarrow schema, once it has arrived."""
+        """The result's pyarrow schema; None until it has arrived."""
         self._data = bytearray()
         self._head = b""
         self._ended = False
 
     def feed(self, data: bytes) -> list[Any]:
-        """Take more bytes; return the batches that they completed."""
+        """Add bytes that have arrived; return the record batches that are now complete."""
         self._data += data
         position, complete = 0, bytearray()
         while not self._ended and (length := self._message_length(position)) is not None:
@@ -142,12 +145,12 @@ class Frames:
             raise BrokenStream(f"the answer cannot be read: {error}") from error
 
     def finish(self) -> None:
-        """Raise BrokenStream if the answer has ended inside a batch."""
+        """Raise BrokenStream if the bytes have ended in the middle of a batch."""
         if self._data and not self._ended:
             raise BrokenStream("the answer ends in the middle of a batch")
 
     def _message_length(self, start: int) -> int | None:
-        """Return the length of the message at ``start``; None while it is incomplete."""
+        """Return the length of the message that begins at ``start``; None if bytes are missing."""
         if len(self._data) - start < 8:
             return None
         mark, metadata = struct.unpack_from("<Ii", self._data, start)
@@ -164,7 +167,7 @@ class Frames:
         return self._field(start, 1, "<B")
 
     def _field(self, start: int, slot: int, form: str) -> int:
-        """Return one scalar of the message's flatbuffer table; 0 if it is left out."""
+        """Return one number of the message's metadata (a flatbuffer); 0 if it is left out."""
         try:
             table = start + 8 + struct.unpack_from("<I", self._data, start + 8)[0]
             vtable = table - struct.unpack_from("<i", self._data, table)[0]
@@ -181,7 +184,7 @@ def _read(stream: bytes) -> Any:
 
 
 def read_whole(stream: bytes) -> tuple[Any, list[Any]]:
-    """Return the schema and the batches of a complete stream."""
+    """Return the schema and the batches of a complete Arrow stream. Raises BrokenStream."""
     try:
         reader = pa.ipc.open_stream(stream)
         return readable_schema(reader.schema), [readable(batch) for batch in reader]
@@ -196,16 +199,16 @@ def read_whole(stream: bytes) -> tuple[Any, list[Any]]:
 
 
 BATCH_BYTES: Final = 4 << 20
-"""A larger batch is cut, so that neither side has more than a few of them in memory."""
+"""A larger batch is cut, so that client and server have only a few MiB of it in memory."""
 WHOLE_BYTES_MAX: Final = 8 << 20
-"""Rows up to this size are sent as one body, with its length."""
+"""Up to this size the rows are sent as one body of known length, else in pieces."""
 
 
 class Rows:
-    """Rows from an object with an Arrow stream, an iterable of pyarrow batches, or a function.
+    """The rows to append, from any of the forms that ``append`` accepts.
 
-    The function returns one of the others, with the same rows each time. Raises InterfaceError and
-    DataError; an error of reading the rows is in ``error``, too.
+    A function as ``data`` must return the same rows at each call. Raises InterfaceError and
+    DataError; an error of reading the rows is also stored in ``error``.
     """
 
     def __init__(self, data: Any) -> None:
@@ -216,7 +219,10 @@ class Rows:
         self._whole: bytes | None = None
 
     def body(self) -> bytes | Iterator[bytes]:
-        """Return the bytes if they are few, else an iterator of pieces from the beginning."""
+        """Return the rows as an Arrow stream: bytes if they are few, else an iterator of pieces.
+
+        Each call begins with the first row. Raises InterfaceError if the rows cannot be read again.
+        """
         if self._whole is not None:
             return self._whole
         if self._once and self._consumed:
@@ -250,7 +256,7 @@ def _chained(first: list[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _encoded(schema: Any, batches: Iterable[Any]) -> Iterator[bytes]:
-    """Yield the stream in pieces."""
+    """Yield the batches as an Arrow stream, in pieces."""
     # A table has no use for pandas' description of its index.
     schema = schema.remove_metadata()
     sink = _Sink()
@@ -265,7 +271,7 @@ def _encoded(schema: Any, batches: Iterable[Any]) -> Iterator[bytes]:
 
 
 class _Sink:
-    """Collects the bytes that Arrow writes."""
+    """A file that collects the bytes that Arrow writes into it."""
 
     closed = False
 
@@ -277,19 +283,19 @@ class _Sink:
         return len(data)
 
     def flush(self) -> None:
-        """Do nothing: no file is behind it."""
+        """Do nothing: there is no file to flush."""
 
     def close(self) -> None:
-        """Do nothing: the bytes are still to be taken."""
+        """Do nothing: the collected bytes are still needed."""
 
     def taken(self) -> bytes:
-        """Return the batches received since the last call."""
+        """Return the bytes collected since the last call."""
         data, self._data = bytes(self._data), bytearray()
         return data
 
 
 def _is_read_once(data: Any) -> bool:
-    """True if a second reading may give other rows than the first, or none.
+    """True if reading the data a second time may give other rows, or none.
 
     An object with an Arrow stream and a length is a collection (a table, a DataFrame). One without
     a length may be a stream that can be read only once.
@@ -300,7 +306,7 @@ def _is_read_once(data: Any) -> bool:
 
 
 def _opener(data: Any) -> Callable[[], tuple[Any, Iterable[Any]]]:
-    """Return a function that reads the schema and the batches from the beginning."""
+    """Return a function that reads the data from the beginning: its schema and its batches."""
     if callable(data) and not isinstance(data, Iterable):
         return lambda: _opener(data())()
     if type(data).__module__.partition(".")[0] == "pandas":
@@ -326,7 +332,7 @@ def _streamed(data: Any) -> tuple[Any, Iterable[Any]]:
 
 
 def _opened(batches: Iterator[Any], schema: Any) -> tuple[Any, Iterator[Any]]:
-    """Return the schema, if necessary that of the first batch, and all batches."""
+    """Return the schema and all batches; without a ``schema`` take that of the first batch."""
     if schema is not None:
         return schema, batches
     first = next(batches, None)
@@ -344,14 +350,14 @@ def _opened(batches: Iterator[Any], schema: Any) -> tuple[Any, Iterator[Any]]:
 
 
 class AsyncArrowResult:
-    """A result that is awaited; it offers no Arrow stream, because reading that blocks."""
+    """The base of asynchronous cursors: no Arrow stream, because reading that would block."""
 
 
 class ArrowResult:
-    """A result that gives its remaining rows by Arrow's PyCapsule interface."""
+    """The base of blocking cursors: other libraries can read their rows as an Arrow stream."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return the remaining rows as a stream, which reads from the connection."""
+        """Return the remaining rows as an Arrow stream, which reads from the server."""
         schema = self._held().schema
         reader = pa.RecordBatchReader.from_batches(schema, self.fetch_arrow_batches())
         return reader.__arrow_c_stream__(requested_schema)

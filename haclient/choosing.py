@@ -1,4 +1,4 @@
-"""The choice of a server: the preference order, the circuit breakers, and hedging."""
+"""How a client chooses a server: order of preference, circuit breakers, and hedging."""
 
 from __future__ import annotations
 
@@ -18,26 +18,33 @@ from haclient.statements import reads_only
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """One server's circuit; closed at first. Times are seconds on a monotonic clock."""
+    """The circuit breaker of one server, closed at first. Times are in seconds, monotonic."""
 
     failures: int = 0
-    """Failures in a row, except those while it was open."""
+    """The number of failures in a row; failures while it was open are not counted."""
     open_until: float | None = None
     on_trial: bool = False
 
     def is_open(self, now: float) -> bool:
-        """True if other servers come first."""
+        """True if the server has failed lately, so that other servers are tried before it."""
         return self.open_until is not None and now < self.open_until
 
     def tried(self, first_s: float, longest_s: float, now: float) -> Breaker:
-        """Return the circuit when a request goes to the server now; on trial if it was open."""
+        """Return the breaker when a request goes to the server now.
+
+        If it was open and its time is over, it is now on trial: the request's result closes it or
+        opens it again.
+        """
         if self.open_until is None or now < self.open_until:
             return self
         # Other requests find it open meanwhile; a trial that never ends does not block for ever.
         return Breaker(self.failures, now + _open_s(self.failures, first_s, longest_s), True)
 
     def failed(self, first_s: float, longest_s: float, now: float) -> Breaker:
-        """Return the circuit after a failure: open for ``first_s``, doubled by each further one."""
+        """Return the breaker after a failure: open for ``first_s``, then each time twice as long.
+
+        At most for ``longest_s``.
+        """
         if self.is_open(now) and not self.on_trial:
             return self
         failures = self.failures + 1
@@ -61,14 +68,17 @@ def _open_s(failures: int, first_s: float, longest_s: float) -> float:
 
 
 SMOOTHING = 0.3
-"""The weight of a new sample in the average; chosen, not measured."""
+"""The weight of a new response time in the average; chosen, not measured."""
 NEARER_SHARE = 0.3
 NEARER_S = 0.001
-"""A server becomes the first if it is nearer by both; chosen, not measured."""
+"""Another server becomes the first only if it is nearer by `NEARER_SHARE` and by this time.
+
+Both are chosen, not measured.
+"""
 
 
 class Order(StrEnum):
-    """The order of a client's servers."""
+    """How a client orders its servers."""
 
     ORDERED = "ordered"
     SPREAD = "spread"
@@ -76,13 +86,13 @@ class Order(StrEnum):
 
 
 def spread(count: int, number: int) -> tuple[int, ...]:
-    """Return the order of the client with this number: ``(i + j + k) mod n`` for its j-th server.
+    """Return the order of servers for the client with this ``number``; ``count``: the servers.
 
-    ``i = number mod n`` is its start. Each further digit k of the number, to the bases n-1, n-2, …,
-    is the number of remaining servers that it skips, counted from the one before. The first n!
-    numbers give each permutation once, and so do the next. So the clients of any lost servers are
-    spread equally over the others; for one lost server n * (n - 1) clients with numbers in a row
-    are enough.
+    The client's j-th server is ``(i + j + k) mod n``, with ``i = number mod n`` as its start. Each
+    further digit k of the number, to the bases n-1, n-2, …, is the number of remaining servers that
+    it skips, counted from the one before. The first n! numbers give each permutation once, and so
+    do the next. So the clients of any lost servers are spread equally over the others; for one lost
+    server n * (n - 1) clients with numbers in a row are enough.
     """
     left = list(range(count))
     found: list[int] = []
@@ -95,14 +105,14 @@ def spread(count: int, number: int) -> tuple[int, ...]:
 
 
 def smoothed(before_s: float | None, sample_s: float) -> float:
-    """Return the moving average with one more sample."""
+    """Return the average response time after one more sample; ``before_s``: the average so far."""
     return sample_s if before_s is None else before_s + SMOOTHING * (sample_s - before_s)
 
 
 def nearest(round_trips_s: Sequence[float | None], first: int | None) -> tuple[int, ...]:
-    """Return the indexes by round trip, unmeasured servers last.
+    """Return the servers' indexes by response time; servers that were never measured come last.
 
-    ``first`` is the present first server, if any: it stays first unless another one is clearly
+    ``first``: the server that is first now, or None: it stays first unless another one is clearly
     nearer.
     """
 
@@ -126,7 +136,7 @@ def _clearly_nearer(took_s: float | None, than_s: float | None) -> bool:
 def arrange(
     order: Order, number: int, round_trips_s: Sequence[float | None], first: int | None
 ) -> tuple[int, ...]:
-    """Return the indexes of a list in the order of this policy."""
+    """Return the servers' indexes in this order; ``number``: the client's number for ``spread``."""
     if order is Order.SPREAD:
         return spread(len(round_trips_s), number)
     if order is Order.NEAREST:
@@ -142,28 +152,28 @@ def arrange(
 
 
 RECENT = 100
-"""The number of query times that are kept; chosen, not measured."""
+"""The number of recent queries whose times are remembered; chosen, not measured."""
 RECENT_MIN = 20
-"""The number of times below which nothing counts as slow."""
+"""While fewer times are known, no query counts as slow."""
 P95 = "p95"
 
 
 @dataclass(frozen=True, slots=True)
 class Hedging:
-    """The setting, and the times of recent queries."""
+    """When to send a query to a second server, and the times of recent queries for that."""
 
     after: float | str | None = None
-    """Seconds, `P95`, or None: never."""
+    """Seconds, or `P95` (the 95th percentile of recent queries); None: never."""
     recent_s: tuple[float, ...] = ()
 
     def took(self, seconds: float) -> Hedging:
-        """Return the state with one more query's time."""
+        """Return the state after one more query, which took ``seconds``."""
         if self.after != P95:
             return self
         return Hedging(self.after, (*self.recent_s, seconds)[-RECENT:])
 
     def after_s(self) -> float | None:
-        """Return the time to wait for the first server; None: no limit."""
+        """Return how long to wait before the second server is asked; None: never ask it."""
         if not isinstance(self.after, str):
             return self.after
         if len(self.recent_s) < RECENT_MIN:
@@ -172,10 +182,10 @@ class Hedging:
 
 
 def is_hedgeable(statement: str, options: Mapping[str, str]) -> bool:
-    """True if sending this statement twice has no effect besides the cost.
+    """True if the statement only reads, so that it may be sent to two servers.
 
-    A statement that the caller declares as a query is one (servers refuse others); a statement of
-    another declared class is not. Otherwise the text decides.
+    A statement that the caller declares as a query counts as one (servers refuse others); a
+    statement of another declared class does not. Otherwise the text decides.
     """
     named = options.get("operation_class")
     return reads_only(statement) if named is None else named == "query"

@@ -45,11 +45,11 @@ from haclient.statements import Split, split
 
 DEFAULT_SERVERS = "http://127.0.0.1:8080"
 TABLE_ROWS_MAX = 1000
-"""The number of rows that the table format shows by default: a table is drawn in memory."""
+"""How many rows the table format shows by default: a table is built in memory."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
+    """Return the parser of the whole command line of `haclient`."""
     main = argparse.ArgumentParser(prog="haclient", description="SQL on a ring of HAProcs.")
     main.add_argument("--version", action="version", version=f"haclient {version('haproc')}")
     main.add_argument(
@@ -113,7 +113,7 @@ def _add_sql(sql: argparse.ArgumentParser) -> None:
 
 
 class PrintCompletion(argparse.Action):
-    """Prints the completion script for a shell, and exits."""
+    """An option that prints the completion script for a shell, and exits."""
 
     def __call__(
         self,
@@ -122,7 +122,7 @@ class PrintCompletion(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> NoReturn:
-        """Print the script and exit; see argparse."""
+        """Print the completion script and exit; argparse calls this."""
         try:
             import shtab
         except ImportError:
@@ -135,7 +135,7 @@ class PrintCompletion(argparse.Action):
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield the arguments of a command and of its subcommands."""
+    """Yield the options and arguments of a command and of all its subcommands."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):
@@ -144,7 +144,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _add_ring(command: argparse.ArgumentParser, *, wait_s: float) -> None:
-    """Add the options of every command: the ring, the user, the time limit."""
+    """Add the options that every command has: servers, token, TLS, time limit."""
     add = command.add_argument
     add("--server", metavar="URLS", help="in order of preference (else $HACLIENT_SERVERS)")
     add("--token-file", type=Path, metavar="FILE", help="holds the token (else $HACLIENT_TOKEN)")
@@ -163,11 +163,11 @@ _BECAME = {
     "ended": "it had ended",
     "undecided": "not taken back: it goes on; ask again with its id",
 }
-"""The message for a cancelled statement, by its fate."""
+"""The text that is shown for a cancelled statement, by what became of it."""
 
 
 class Runner:
-    """Runs statements on one connection and shows their results."""
+    """Runs the statements of `haclient sql` on one connection, and shows their results."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.form: str = "json" if options.json else options.format or "table"
@@ -180,7 +180,7 @@ class Runner:
         self.full_errors: bool = options.errors == "full"
         self.last_error: Error | None = None
         self.muted = False
-        """True while the prompt asks for names: nothing else may be shown then."""
+        """True while the prompt itself asks the ring for names: then nothing is shown."""
         self.code = 0
         self._waiting: Waiting | None = None
         self._shown: set[str] = set()
@@ -198,7 +198,7 @@ class Runner:
         )
 
     def show(self, text: str) -> None:
-        """Show a line to the user."""
+        """Write a line on standard error, unless the user wants it quiet."""
         if self.quiet or self.muted:
             return
         if self._waiting is not None:
@@ -208,7 +208,7 @@ class Runner:
 
     @contextmanager
     def _wait(self) -> Iterator[None]:
-        """Show that a statement runs, and for how long."""
+        """While the block runs, show on the terminal how long the statement has been running."""
         with Waiting(sys.stderr, not self.quiet and sys.stderr.isatty()) as self._waiting:
             try:
                 yield
@@ -253,7 +253,10 @@ class Runner:
         return False
 
     def _write(self, cursor: haclient.Cursor, form: str) -> int:
-        """Write the result; for people, one that is longer than the terminal goes to the pager."""
+        """Write the result. On a terminal, a long one in a form for people goes through the pager.
+
+        Returns the number of rows that were shown.
+        """
         out = sys.stdout
         if form not in output.FOR_PEOPLE or not out.isatty():
             shown = output.write_result(cursor, form, out, self.rows_max)
@@ -266,7 +269,7 @@ class Runner:
         return shown
 
     def show_error(self, error: Error) -> None:
-        """Show an error: on standard output if that is JSON."""
+        """Show an error: on standard output if the results are JSON, else on standard error."""
         out = sys.stdout if self.form in ("json", "jsonl") else sys.stderr
         output.write_error(error, self.form, out, full=self.full_errors)
 
@@ -282,7 +285,7 @@ class Runner:
             self.show(f"{_BECAME.get(became, 'cancelled')} · request {cursor.request_id}")
 
     def run_all(self, parts: Split) -> int:
-        """Run statements until one fails; return the exit code."""
+        """Run the statements until one fails; with --keep-going run all. Return the exit code."""
         statements = [*parts.statements, *([parts.rest] if parts.rest else [])]
         for place, statement in enumerate(statements):
             done = self.run_and_show(statement, vertical=place in parts.vertical)
@@ -309,9 +312,9 @@ def _rows(count: int) -> str:
 
 
 def _servers(options: argparse.Namespace, report: Report) -> str:
-    """Return the servers' URLs; reports each port or scheme that is assumed.
+    """Return the servers' URLs from the options; report each port or scheme that is assumed.
 
-    A given scheme holds for the servers behind it, too.
+    A scheme that is given also holds for the servers behind it.
     """
     given = str(options.server or os.environ.get("HACLIENT_SERVERS") or DEFAULT_SERVERS)
     texts = [text.strip() for text in given.split(",") if text.strip()]
@@ -335,7 +338,7 @@ def _token(file: Path | None) -> str | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
+    """Run `haclient` with these arguments; return the exit code."""
     options = parser().parse_args(arguments)
     try:
         code = _run(options)
@@ -412,7 +415,10 @@ def _beside_sql(options: argparse.Namespace, command: Command, **of_settings: An
 
 
 def _given_text(options: argparse.Namespace) -> str | None:
-    """Return the text to run; None if the user must be prompted for it."""
+    """Return the SQL text to run, from an argument, a file or standard input.
+
+    None if there is none, so that the prompt must ask the user. Raises InterfaceError.
+    """
     if options.statement is not None and options.file is not None:
         raise InterfaceError("give a statement or --file, not both")
     if options.statement is not None:

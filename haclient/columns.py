@@ -1,4 +1,4 @@
-"""Results as Python values, with far dates, and Arrow's types under their Spark names."""
+"""Turns Arrow results into Python values, and Arrow's types into Spark's names of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
 
 
 def value(scalar: Any) -> Any:
-    """Return a value; raises pyarrow's error if there is no form for it."""
+    """Return an Arrow scalar as a Python value; a date that Python cannot hold becomes text.
+
+    Raises pyarrow's error if there is no Python form for it.
+    """
     kind = scalar.type
     if not scalar.is_valid:
         return None
@@ -55,7 +58,7 @@ def date_text(days: int) -> str:
 
 
 def timestamp_text(micros: int) -> str:
-    """Return the time that is ``micros`` microseconds after 1970, as text."""
+    """Return the time that is ``micros`` microseconds after 1970-01-01, as text."""
     days, rest = divmod(micros, _DAY_US)
     unit = "microseconds" if micros % 1000 else "milliseconds"
     time = (_MIDNIGHT + datetime.timedelta(microseconds=rest)).time()
@@ -91,11 +94,11 @@ _SIMPLE = {
 }
 
 _NOTE = b"haproc.type"
-"""The key of the values' original type in a field's metadata: a VARIANT comes as JSON text."""
+"""The key in a field's metadata that names the original type: a VARIANT comes as JSON text."""
 
 
 class Column(NamedTuple):
-    """A column of a result, as PEP 249 describes it."""
+    """A column of a result, as PEP 249's ``description`` has it."""
 
     name: str
     type_code: str
@@ -107,7 +110,7 @@ class Column(NamedTuple):
 
 
 def type_name(kind: Any) -> str:
-    """Return the Spark name of an Arrow type; only inner types have parameters."""
+    """Return Spark's name of an Arrow type; only types inside others have parameters."""
     if pa.types.is_map(kind):
         return f"MAP<{_inner(kind.key_type)}, {_inner(kind.item_type)}>"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -126,12 +129,12 @@ def _inner(kind: Any) -> str:
 
 
 def describe(schema: Any) -> list[Column] | None:
-    """Return PEP 249's ``description`` of a result; None if it has no columns."""
+    """Return PEP 249's ``description`` of a result; None if the result has no columns."""
     return [_column(field) for field in schema] or None
 
 
 def is_variant(field: Any) -> bool:
-    """True if a column's values are the JSON texts of VARIANTs."""
+    """True if the column is a VARIANT, whose values come as JSON texts."""
     return bool((field.metadata or {}).get(_NOTE) == b"variant")
 
 

@@ -1,6 +1,6 @@
-"""The exceptions of PEP 249, each with the server's facts about the failure.
+"""The exceptions of PEP 249, each with what the server states about the failure.
 
-The class follows from the failure's kind and its SQLSTATE, never from its text.
+The class of the exception follows from the failure's kind and its SQLSTATE, never from its text.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from enum import StrEnum
 
 
 class FailureKind(StrEnum):
-    """The party that must act on a failed request."""
+    """The kind of a failure; it shows who must act."""
 
     APPLICATION = "application"
     """The statement is wrong; every cluster would give the same error."""
     AVAILABILITY = "availability"
     """No server could answer in time."""
     REFUSED = "refused"
-    """The server refuses the request in this form; nothing was changed."""
+    """The server does not accept the request in this form; nothing was changed."""
     CLIENT = "client"
-    """The client found the fault before anything was sent."""
+    """The client itself found the fault, before it sent anything."""
 
 
 class Outcome(StrEnum):
@@ -35,7 +35,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed request, with all known facts."""
+    """What is known of one failed request."""
 
     kind: FailureKind
     message: str
@@ -46,23 +46,23 @@ class Failure:
     cluster: str = ""
     log_offset: int | None = None
     status: int | None = None
-    """The HTTP status, if there was an answer."""
+    """The HTTP status of the answer; None if there was no answer."""
     retry_after_s: float = 0.0
-    """The pause that the server asks for."""
+    """The pause that the server asks for before the next attempt; 0 for none."""
     final: bool = False
-    """Of a rejected write, after a server was asked: no cluster applies it, now or later."""
+    """True if a server stated that this rejected write is applied on no cluster, now or later."""
 
 
 class Warning(Exception):
-    """An important warning (PEP 249); never raised at present."""
+    """A warning, as PEP 249 defines it; this package never raises it."""
 
 
 class Error(Exception):
     """The base of all errors of this package.
 
-    - ``kind``: the party that must act;
-    - ``outcome``: the effect of a write;
-    - ``hint``: the remedy;
+    - ``kind``: who must act (`FailureKind`);
+    - ``outcome``: the effect of a write (`Outcome`);
+    - ``hint``: what to do;
     - ``request_id``: the request's id; ``execute`` with this id again returns the outcome;
     - ``cluster``: the cluster that answered
     """
@@ -110,7 +110,7 @@ class IntegrityError(DatabaseError):
 
 
 class InternalError(DatabaseError):
-    """The server failed without an explanation."""
+    """The server failed and gave no explanation."""
 
 
 class ProgrammingError(DatabaseError):
@@ -151,7 +151,7 @@ _BY_STATUS: dict[int, type[DatabaseError]] = {
 
 
 def error_from(failure: Failure, request_id: str = "") -> DatabaseError:
-    """Return the exception to raise for this failure."""
+    """Return the exception to raise for a failure, of the class that PEP 249 asks for."""
     if failure.kind is FailureKind.AVAILABILITY:
         return OperationalError(failure.message, failure, request_id)
     chosen = _BY_ERROR_CLASS.get(failure.error_class)

@@ -33,15 +33,17 @@ from haclient.choosing import CLOSED, Breaker
 from haclient.exceptions import Outcome
 
 UNEXPLAINED_MAX = 2
-"""After unexplained errors of so many clusters the request is at fault: otherwise it would go to
-one cluster after another for ever, with the same effect."""
+"""If so many clusters fail with an unexplained error, the request itself is at fault.
+
+Otherwise it would go to one cluster after another for ever, with the same effect.
+"""
 PATIENCE_PROBES_MAX = 20
-"""The most probes that can be added to a client's patience; chosen, not measured."""
+"""How many probes hung servers can add to a client's patience; chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The settings; chosen, not measured, unless stated."""
+    """The settings of failover; chosen, not measured, unless stated."""
 
     connect_timeout_s: float = 0.5
     """A server that does not accept a connection within this time is skipped."""
@@ -52,52 +54,63 @@ class Policy:
     backoff_first_s: float = 0.05
     backoff_max_s: float = 2.0
     circuit_s: float = 2.0
-    """A server that failed is asked after the others for this long, and for twice as long with each
-    further failure in a row, up to ``circuit_max_s``."""
+    """A server that failed is tried after the others for this time.
+
+    For twice as long with each further failure in a row, up to ``circuit_max_s``.
+    """
     circuit_max_s: float = 60.0
-    """The longest time for which a server that failed is asked after the others."""
+    """The longest time for which a server that failed is tried after the others."""
     failback_after_s: float = 10.0
     """The time that a preferred server must be ready before the client returns to it."""
     failback_probe_s: float = 1.0
     refresh_s: float = 10.0
-    """The age at which the knowledge of the ring's servers is refreshed."""
+    """What is known of the ring's servers is refreshed when it is older than this."""
     silence_s: float = 0.25
-    """The time without a byte of the answer after which the server's liveness is probed, and again
-    after each sign of life. While the server lives, the client waits for the answer."""
+    """After this time without a byte of the answer the server is probed.
+
+    Then again after each sign of life. While the server lives, the client waits for the answer.
+    """
     probe_timeout_s: float = 0.25
     probes_missed: int = 2
-    """The number of unanswered probes in a row after which a server counts as hung: with the values
-    above after 0.75 s, so that the next server answers within a second."""
+    """After so many unanswered probes in a row a server counts as hung.
+
+    With the values above that is after 0.75 s, so that the next server answers within a second.
+    """
     probes_refused: int = 9
-    """The number of refused probes in a row after which a server counts as hung, with the values
-    above after 2.5 s: a HAProc that leaves service closes its door while it still finishes its
-    requests."""
+    """After so many refused probes in a row a server counts as hung.
+
+    With the values above that is after 2.5 s: a HAProc that leaves service closes its door while it
+    still finishes its requests.
+    """
 
     @property
     def hung_after_s(self) -> float:
-        """Return the longest time until a request that waits for a frozen server notices it."""
+        """Return how long a request waits for a frozen server at most, before it goes on."""
         return self.silence_s + self.probes_missed * self.probe_timeout_s
 
 
 class AttemptEnd(StrEnum):
-    """The end of one attempt at one server."""
+    """How one attempt at one server ended."""
 
     ANSWERED = "answered"
-    """A result, or an error that every server would give."""
+    """The server sent a result, or an error that every server would send."""
     NOT_REACHED = "not reached"
-    """No connection: the server cannot have seen the request."""
+    """There was no connection: the server cannot have received the request."""
     NOT_TAKEN = "not taken"
     """The server reports that it cannot run the request now, and has done nothing."""
     BUSY = "busy"
-    """The server is at its limit, and has done nothing: it works, and is asked again later."""
+    """The server works at its limit, and has done nothing; it is asked again later."""
     LEAVING = "leaving"
-    """The server is leaving service, and has done nothing."""
+    """The server is leaving service (it drains or stops), and has done nothing."""
     UNEXPLAINED = "unexplained"
-    """The server's cluster failed with an error without an explanation, and lives."""
+    """The server's cluster answered with an error without an explanation; it still works."""
     IN_DOUBT = "in doubt"
-    """The connection broke, the server hung, or it reports an unknown outcome."""
+    """The request may have been carried out.
+
+    The connection broke, the server hung, or it reports that the outcome is unknown.
+    """
     TIMED_OUT = "timed out"
-    """The request's deadline passed while the server was alive and silent."""
+    """The request's deadline passed; the server was alive but had not answered."""
 
 
 class Reason(StrEnum):
@@ -116,77 +129,77 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """The known facts about one server."""
+    """What a client knows of one server."""
 
     breaker: Breaker = CLOSED
     leaving: bool = False
-    """It accepts no new requests, until it reports that it is ready."""
+    """True if it accepts no new requests, until it reports that it is ready."""
     ready_since: float | None = None
-    """The time since which each probe found it ready."""
+    """Since this time each probe has found it ready; None if the last one did not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A connection's knowledge of its servers; a server's number never changes."""
+    """What a connection knows of its servers; each server keeps its number."""
 
     current: int
     preferred: tuple[int, ...]
-    """The servers in use, best first."""
+    """The numbers of the servers in use, in order of preference."""
     servers: tuple[ServerState, ...]
 
     @staticmethod
     def of(preferred: tuple[int, ...]) -> Memory:
-        """Return the memory of a connection that has asked no server yet."""
+        """Return the memory of a new connection, which has asked no server yet."""
         if not preferred:
             raise ValueError("at least one server is needed")
         return Memory(preferred[0], preferred, (ServerState(),) * (max(preferred) + 1))
 
     def with_server(self, server: int, state: ServerState) -> Memory:
-        """Return the memory with this server's state."""
+        """Return the memory with ``state`` as the state of this server."""
         servers = (*self.servers[:server], state, *self.servers[server + 1 :])
         return replace(self, servers=servers)
 
     def place(self, server: int) -> int:
-        """Return the server's index in the list; one that is not in use is behind all others."""
+        """Return the server's place in the order of preference; a server not in use comes last."""
         return self.preferred.index(server) if server in self.preferred else len(self.preferred)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of one request."""
+    """How far the attempts of one request have come."""
 
     deadline: float
     repeatable: bool
     untried: tuple[int, ...]
-    """The servers left in this round."""
+    """The servers that have not been tried in this round."""
     round: int = 0
     in_doubt: bool = False
-    """True if a server may have carried out the request."""
+    """True if a server may have carried out the request already."""
     outage_since: float | None = None
     busy_since: float | None = None
     unexplained: int = 0
-    """The number of unexplained errors of clusters."""
+    """How many clusters have answered with an unexplained error."""
     wait_s: float | None = None
-    """The shortest pause that a busy server of this round asked for; None: none did."""
+    """The shortest pause that a busy server asked for in this round; None: none asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """Send the request to this server now."""
+    """A decision: send the request to this server now."""
 
     server: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait, then call `resume`."""
+    """A decision: wait for ``seconds``, then call `resume`."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Raise the failure to the caller."""
+    """A decision: raise an error with this outcome and this reason to the caller."""
 
     outcome: Outcome
     reason: Reason
@@ -194,14 +207,14 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Return the answer."""
+    """A decision: the last attempt's answer ends the request."""
 
 
 Action = Try | Pause | GiveUp | Done
 
 
 def rank(memory: Memory, server: int, now: float) -> tuple[bool, bool, bool, int]:
-    """Return the sort key of servers: the current one first, leaving and failed ones last."""
+    """Return a sort key for a server: the current one first, failed ones late, leaving last."""
     known = memory.servers[server]
     return (
         known.leaving,
@@ -219,7 +232,10 @@ def begin(
     repeatable: bool,
     in_doubt: bool = False,
 ) -> tuple[Memory, Progress, Action]:
-    """Start a request; ``in_doubt``: it may have been sent before."""
+    """Start a request; ``in_doubt``: it was sent before, so that it may have been carried out.
+
+    Returns what is known, the request's progress, and the first decision.
+    """
     progress = Progress(now + timeout_s, repeatable, memory.preferred, in_doubt=in_doubt)
     return _next(policy, memory, progress, now)
 
@@ -234,9 +250,10 @@ def after(
     jitter: float,
     wait_s: float = 0.0,
 ) -> tuple[Memory, Progress, Action]:
-    """Return the next action after an attempt's end; ``jitter`` is random in [0, 1).
+    """Decide what to do after an attempt at ``server`` ended; ``jitter`` is random in [0, 1).
 
-    ``wait_s``: the pause that a busy server asked for.
+    ``wait_s``: the pause that a busy server asked for. Returns the new memory and progress, and the
+    decision.
     """
     if end is AttemptEnd.ANSWERED:
         return _answered(memory, server), progress, Done()
@@ -261,7 +278,10 @@ def noted(
     now: float,
     wait_s: float = 0.0,
 ) -> tuple[Memory, Progress]:
-    """Return both values after a failure; another server may still be asked the same."""
+    """Note a failed attempt in the memory and the progress, without deciding what to do next.
+
+    Used when a second server was asked at the same time and may still answer.
+    """
     if end is AttemptEnd.TIMED_OUT:
         return memory, progress
     if end is AttemptEnd.UNEXPLAINED:  # this is not known to be the server's fault
@@ -283,12 +303,15 @@ def noted(
 def resume(
     policy: Policy, memory: Memory, progress: Progress, now: float
 ) -> tuple[Memory, Progress, Action]:
-    """Start the next round after a pause."""
+    """Start the next round over all servers, after a pause."""
     return _next(policy, memory, replace(progress, untried=memory.preferred, wait_s=None), now)
 
 
 def second(memory: Memory, progress: Progress, now: float) -> int | None:
-    """Return an untried server without a known fault, to ask it, too; None if there is none."""
+    """Return the best server to ask at the same time as the first one; None if there is none.
+
+    It must be untried in this round and without a known fault.
+    """
     for server in sorted(progress.untried, key=lambda each: rank(memory, each, now)):
         known = memory.servers[server]
         if not known.leaving and known.breaker == CLOSED:
@@ -297,15 +320,15 @@ def second(memory: Memory, progress: Progress, now: float) -> int | None:
 
 
 def tried(progress: Progress, server: int) -> Progress:
-    """Return the progress after this server was asked, too."""
+    """Return the progress after this server was asked: it is not untried any more."""
     return replace(progress, untried=tuple(s for s in progress.untried if s != server))
 
 
 def final_outcome(progress: Progress, reported: Outcome, log_offset: int | None) -> Outcome:
-    """Return the outcome of a request that was answered with an error.
+    """Return the outcome of a request that a server answered with an error.
 
-    If an earlier attempt is in doubt, only an answer from the request's own record in the log (it
-    has an offset) decides it.
+    UNKNOWN if an earlier attempt may have been carried out, unless the answer comes from the
+    request's own record in the log (then it has a log offset).
     """
     return Outcome.UNKNOWN if progress.in_doubt and log_offset is None else reported
 
@@ -325,7 +348,7 @@ def _next(
 
 
 def failed(policy: Policy, memory: Memory, server: int, now: float) -> Memory:
-    """Note that a server failed, in an attempt or in the middle of its answer."""
+    """Return the memory after a server failed, in an attempt or in the middle of its answer."""
     known = memory.servers[server]
     breaker = known.breaker.failed(policy.circuit_s, policy.circuit_max_s, now)
     return memory.with_server(server, replace(known, breaker=breaker, ready_since=None))
@@ -375,13 +398,16 @@ def _answered(memory: Memory, server: int) -> Memory:
 
 
 def left(memory: Memory, server: int) -> Memory:
-    """Note that a server is leaving service."""
+    """Return the memory after a server reported that it is leaving service."""
     known = memory.servers[server]
     return memory.with_server(server, replace(known, leaving=True, ready_since=None))
 
 
 def prefer(memory: Memory, preferred: tuple[int, ...]) -> Memory:
-    """Use these servers from now on, best first; stay with the current one if it is among them."""
+    """Return the memory with these servers in use, best first.
+
+    The current server stays the same if it is among them.
+    """
     new = (ServerState(),) * (max(preferred) + 1 - len(memory.servers))
     current = memory.current if memory.current in preferred else preferred[0]
     return Memory(current, preferred, memory.servers + new)
@@ -396,7 +422,10 @@ def to_probe(memory: Memory) -> tuple[int, ...]:
 def probed(
     policy: Policy, memory: Memory, server: int, ready: bool, now: float, stays: bool = False
 ) -> Memory:
-    """Note a server's readiness; go back to it unless the client must stay."""
+    """Return the memory after a probe; perhaps go back to a preferred server, as `back` does.
+
+    ``stays``: the client must not change its server now.
+    """
     known = memory.servers[server]
     if not ready:
         return memory.with_server(server, replace(known, ready_since=None))
@@ -406,7 +435,7 @@ def probed(
 
 
 def back(policy: Policy, memory: Memory, now: float) -> Memory:
-    """Return to the best server that is preferred to the current one and was ready long enough."""
+    """Go back to the best server before the current one in the order that was ready long enough."""
     for server in memory.preferred[: memory.place(memory.current)]:
         since = memory.servers[server].ready_since
         if since is not None and now - since >= policy.failback_after_s:
@@ -415,7 +444,7 @@ def back(policy: Policy, memory: Memory, now: float) -> Memory:
 
 
 class Pulse(StrEnum):
-    """The result of a liveness probe."""
+    """What a probe of a server's liveness found."""
 
     ALIVE = "alive"
     REFUSED = "refused"
@@ -424,13 +453,16 @@ class Pulse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """The judgement on a server that has not answered for ``silence_s``, probe by probe."""
+    """The counts of failed probes in a row of a server that has sent nothing for ``silence_s``.
+
+    ``silent``: probes without an answer; ``refused``: probes without a connection.
+    """
 
     silent: int = 0
     refused: int = 0
 
     def after(self, pulse: Pulse) -> Liveness:
-        """Return the judgement with one more probe."""
+        """Return the counts after one more probe."""
         if pulse is Pulse.ALIVE:
             return Liveness()
         if pulse is Pulse.REFUSED:
@@ -438,11 +470,12 @@ class Liveness:
         return Liveness(self.silent + 1, self.refused)
 
     def hung(self, policy: Policy, hung_before: int = 0) -> bool:
-        """True if the request should stop waiting for the answer.
+        """True if the server counts as hung, so that the request must stop waiting for it.
 
-        ``hung_before``: the attempts in a row that had ended as hung when the present one began. If
-        server after server seems to be hung, the machine or the network is slow. Each attempt that
-        ended as hung adds a probe, up to a limit, so that the request finally waits long enough.
+        ``hung_before``: the attempts in a row that had ended at hung servers when the present one
+        began. If server after server seems to be hung, the machine or the network is slow. Each
+        attempt that ended as hung adds a probe, up to a limit, so that the request finally waits
+        long enough.
         """
         missed = policy.probes_missed + min(hung_before, PATIENCE_PROBES_MAX)
         return self.silent >= missed or self.refused >= policy.probes_refused

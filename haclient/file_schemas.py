@@ -1,4 +1,4 @@
-"""The table that a file's rows fit in: its columns and their types, as SQL has them.
+"""Finds the columns and SQL types of a table that can hold a file's rows.
 
 Parquet and Arrow state their types. Text files do not: all texts are read, and a column gets the
 type that fits every value. For CSV it is the type that the ring's reader would take, else STRING.
@@ -28,13 +28,13 @@ _PLAIN_TYPES: Final = frozenset(
     | {"DATE", "TIMESTAMP", "TIMESTAMP_NTZ"}
 )
 _LIKE_A_CODE: Final = re.compile(rb"(?<![\w.:-])(?:\+|-?0)[0-9]")
-"""Digits with a zero or a plus before them, at any place of the text."""
+"""Finds digits with a zero or a plus before them, such as a postal code."""
 _UNSIGNED: Final = {8: "SMALLINT", 16: "INT", 32: "BIGINT", 64: "DECIMAL(20,0)"}
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column: its name, and its type as SQL has it."""
+    """A column of a table: its name, and its type in SQL."""
 
     name: str
     type: str
@@ -46,7 +46,7 @@ class TableColumn:
 def table_of(file: LoadFile, stated: Mapping[str, str]) -> list[TableColumn]:
     """Return the columns of a table for this file. Raises OSError, DataError, InterfaceError.
 
-    ``stated``: types by column, instead of the file's own or inferred ones.
+    ``stated``: types that the user gives, by column; they replace the file's own or inferred ones.
     """
     form = file.form
     is_text = form.kind in (FileKind.CSV, FileKind.JSON_LINES)
@@ -78,7 +78,7 @@ def _column(field: Any, form: FileForm, stated: str | None) -> TableColumn:
 
 
 def sql_type(kind: Any) -> str:
-    """Return the type of SQL that holds every value of an Arrow type; raises DataError."""
+    """Return the SQL type that can hold every value of an Arrow type; DataError if none can."""
     types = pa.types
     if types.is_dictionary(kind):
         return sql_type(kind.value_type)
@@ -109,7 +109,10 @@ def sql_type(kind: Any) -> str:
 
 
 def _of_texts(file: LoadFile, stated: frozenset[str]) -> Any:
-    """Return the columns that fit all texts of a file; those of ``stated`` may have any type."""
+    """Read all texts of a file; return a schema whose types fit them.
+
+    Columns in ``stated`` are not checked, because the user gives their types.
+    """
     is_csv = file.form.kind is FileKind.CSV
     found: dict[str, Any] = {}
     for piece in file.pieces():
@@ -126,7 +129,7 @@ def _of_texts(file: LoadFile, stated: frozenset[str]) -> Any:
 
 
 def _both(name: str, one: Any, other: Any, is_csv: bool) -> Any:
-    """Return the type that holds the values of both; raises DataError if there is none."""
+    """Return a type that holds the values of both types. Raises DataError if there is none."""
     try:
         schemas = [pa.schema({name: kind}) for kind in (one, other)]
         return pa.unify_schemas(schemas, promote_options="permissive").field(name).type
@@ -141,7 +144,7 @@ def _mixed(name: str, what: str) -> DataError:
 
 
 def _csv_types(data: bytes, query: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """Yield names and types of the columns of some records, read as the ring reads them."""
+    """Yield the names and types of the columns in some CSV records, read as the ring reads them."""
     names = next(csv.reader([query["columns"]], strict=True))
     if len({name.lower() for name in names}) < len(names):
         raise ValueError(f"a column comes twice: {query['columns']}")
@@ -163,7 +166,7 @@ def _csv_types(data: bytes, query: Mapping[str, str]) -> Iterator[tuple[str, Any
 
 
 def _has_codes(texts: Any) -> bool:
-    """True if any text begins with a zero or a plus, which a number would lose."""
+    """True if any text is a number with a leading zero or plus, which a number type would lose."""
     return bool(pc.any(pc.match_substring_regex(texts, r"^\s*(\+|-?0)\d")).as_py())
 
 
@@ -188,7 +191,7 @@ def _csv_table(
 
 
 def _json_types(data: bytes, stated: frozenset[str]) -> Iterator[tuple[str, Any]]:
-    """Yield names and types of the columns of some lines."""
+    """Yield the names and types of the columns in some lines of JSON."""
     values: dict[str, list[Any]] = {}
     for line in filter(bytes.strip, data.split(b"\n")):
         row = json.loads(line)
@@ -207,17 +210,20 @@ def _json_types(data: bytes, stated: frozenset[str]) -> Iterator[tuple[str, Any]
 
 
 def create_statement(table: str, columns: Iterable[TableColumn]) -> str:
-    """Return the statement that makes the table ``[catalog.][schema.]name``."""
+    """Return the CREATE TABLE statement for a table with these columns."""
     return f"CREATE TABLE {table_name(table)} ({', '.join(map(str, columns))}) USING delta"
 
 
 def table_name(table: str) -> str:
-    """Return a table's name as SQL has it: parts in backquotes, unless it has some already."""
+    """Return a table's name for SQL: its parts in backquotes, unless it has backquotes already."""
     return table if "`" in table else ".".join(map(quoted, table.split(".")))
 
 
 def stated_types(text: str | None) -> dict[str, str]:
-    """Return types by column, of ``id INT, price DECIMAL(10,2)``; raises InterfaceError."""
+    """Parse a text such as ``id INT, price DECIMAL(10,2)``; return the types by column.
+
+    Raises InterfaceError.
+    """
     given = text or ""
     parts, begin, depth = [], 0, 0
     for _, start, end in pieces(given):
@@ -238,7 +244,7 @@ def stated_types(text: str | None) -> dict[str, str]:
 
 
 def of_result(schema: Any) -> list[TableColumn]:
-    """Return the columns of a result, which are those of the queried table."""
+    """Return the columns of a result, as the columns of the table that was queried."""
     return [TableColumn(field.name, _type_there(field)) for field in schema]
 
 
@@ -252,7 +258,10 @@ def _type_there(field: Any) -> str:
 
 
 def differences(wanted: Sequence[TableColumn], there: Sequence[TableColumn]) -> list[str]:
-    """Return the differences of a table's columns from those of a file, as texts."""
+    """Return a text for each difference between a file's columns and those of a table.
+
+    ``wanted``: the file's columns; ``there``: the table's.
+    """
     ours, theirs = ({c.name.lower(): c for c in columns} for columns in (wanted, there))
     lacking = [f"it has no {each}" for name, each in ours.items() if name not in theirs]
     more = [f"the file has no {each}" for name, each in theirs.items() if name not in ours]

@@ -1,4 +1,4 @@
-"""A file to load: its form, the ends of its records, and the pieces in which it is sent."""
+"""A file to load: its format, where its records end, and the pieces in which it is sent."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from haclient.protocol import Body, columns_text
 
 
 RECORD_BYTES_MAX: Final = 4 << 20
-"""The server's limit for one record."""
+"""The largest record (line) that a server accepts."""
 BOM: Final = b"\xef\xbb\xbf"
 
 Cut = Callable[[bytes], int]
-"""Returns the end of the last whole record of some bytes, 0 if there is none."""
+"""A function that returns where the last whole record in some bytes ends; 0 if there is none."""
 
 
 class Readable(Protocol):
-    """A file."""
+    """An open file, as far as it is read here."""
 
     def read(self, size: int, /) -> bytes:
-        """Return the next bytes, none at the end."""
+        """Return the next ``size`` bytes; empty at the end of the file."""
         ...
 
 
 def line_end(data: bytes) -> int:
-    """Return the place behind the last line break, 0 if there is none."""
+    """Return the position behind the last line break; 0 if there is none."""
     return data.rfind(b"\n") + 1
 
 
 class CsvRecords:
-    """Finds where CSV records end. In a field that begins with a quote, line ends are text."""
+    """Finds where CSV records end; a line break inside a quoted field ends no record."""
 
     def __init__(self, delimiter: str) -> None:
         within = rb"[^\r\n" + re.escape(delimiter.encode()) + rb"]"
@@ -58,22 +58,23 @@ class CsvRecords:
         self._all = re.compile(rb"(?>(?:(?>(?:" + field + rb")*)\n)*)")
 
     def end(self, data: bytes) -> int:
-        """Return the end of the last whole record, 0 if there is none."""
+        """Return the position behind the last whole record; 0 if there is none."""
         if b'"' not in data:
             return line_end(data)
         found = self._all.match(data)
         return found.end() if found is not None else 0
 
     def first(self, data: bytes) -> bytes:
-        """Return the first record with its line end; all bytes if none ends."""
+        """Return the first record with its line break; all bytes if no record ends."""
         found = self._first.match(data)
         return found.group() if found is not None else data
 
 
 def pieces(source: Readable, cut: Cut, piece_bytes: int) -> Iterator[bytes]:
-    """Yield whole records in pieces of about ``piece_bytes``, the same each time. Raises DataError.
+    """Cut a text file between records into pieces of about ``piece_bytes``, always the same.
 
-    A byte order mark stays before the first one; the server removes it.
+    Raises DataError for a record that is too long. A byte order mark stays before the first piece;
+    the server removes it.
     """
     rest = source.read(piece_bytes)
     mark = BOM if rest.startswith(BOM) else b""
@@ -99,16 +100,19 @@ def pieces(source: Readable, cut: Cut, piece_bytes: int) -> Iterator[bytes]:
 
 
 PIECE_BYTES: Final = 12 << 20
-"""Three or four pieces make one statement of a cluster (`limits.batch_arrow_bytes_max`). Measured:
-smaller ones cost more, larger ones more memory."""
+"""The usual size of a piece.
+
+Three or four pieces make one statement of a cluster (`limits.batch_arrow_bytes_max`). Measured:
+smaller ones cost more, larger ones more memory.
+"""
 _READ_BYTES: Final = 1 << 20
 _CONTINUES: Final = b"\xff\xff\xff\xff"
 _ENDS: Final = _CONTINUES + bytes(4)
-"""The first bytes of each message of an Arrow stream, and the bytes behind the last one."""
+"""The last bytes of a complete Arrow stream; each of its messages begins with `_CONTINUES`."""
 
 
 class FileKind(StrEnum):
-    """The format of a file; text files may be packed with gzip."""
+    """The format of a file; CSV and JSON may be packed with gzip."""
 
     CSV = "csv"
     JSON_LINES = "jsonl"
@@ -142,7 +146,7 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """The form of a file; the fields beside ``kind`` are parameters of the server's rows."""
+    """How to read a file: its format, and parameters of the server's HTTP API for rows."""
 
     kind: FileKind
     columns: str | None = None
@@ -151,7 +155,7 @@ class FileForm:
     time_zone: str | None = None
 
     def query(self) -> dict[str, str]:
-        """Return the parameters of each piece's request."""
+        """Return the parameters for the request of each piece."""
         options = asdict(self)
         return {
             name: options[name] for name in options if name != "kind" and options[name] is not None
@@ -159,7 +163,7 @@ class FileForm:
 
 
 def form_of(path: Path, kind: str | None = None, **options: str | None) -> FileForm:
-    """Return the form of a file, by its name unless ``kind`` is given; raises InterfaceError."""
+    """Return how to read a file: by its name, or as ``kind`` says. Raises InterfaceError."""
     suffix = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
     try:
         found = FileKind(kind) if kind else _SUFFIXES[suffix.lower()]
@@ -176,23 +180,23 @@ def form_of(path: Path, kind: str | None = None, **options: str | None) -> FileF
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
-    """A part of a file that is sent as one request, the ``number``-th."""
+    """A part of a file that is sent as one request; ``number`` counts from 0."""
 
     number: int
     begins: str
-    """The piece's first line or row, for people."""
+    """The number of the piece's first line or row, as text for people."""
     body: Callable[[], Body]
     file_bytes: int
-    """The number of the file's bytes that it covers."""
+    """How many of the file's bytes the piece covers."""
     query: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The progress of a load: the part that the ring has acknowledged.
+    """How much of a file the ring has acknowledged.
 
     - ``bytes``: of the file, which has ``size`` bytes;
-    - ``pieces`` with ``rows``; ``skipped``: the pieces that the ring had before.
+    - ``pieces`` with ``rows``; ``skipped``: the pieces that the ring had from an earlier attempt.
     """
 
     load_id: str
@@ -204,7 +208,7 @@ class Loaded:
 
 
 class LoadFile:
-    """A file and its form. Methods raise OSError, DataError."""
+    """A file to load, with the form in which it is read. Methods raise OSError, DataError."""
 
     def __init__(self, path: Path, form: FileForm, piece_bytes: int = PIECE_BYTES) -> None:
         if piece_bytes < 1:
@@ -217,7 +221,7 @@ class LoadFile:
         self.size = self._stood[0]
 
     def digest(self, table: str, where: tuple[str | None, str | None] = (None, None)) -> str:
-        """Return a digest of the file's bytes, its pieces and their target.
+        """Return a digest of the file's bytes, how it is cut, and the table it goes to.
 
         ``where``: the catalog and schema in which the table's name is looked up.
         """
@@ -230,7 +234,7 @@ class LoadFile:
         return made.hexdigest()[:16]
 
     def pieces(self) -> Iterator[FilePiece]:
-        """Yield the pieces; an empty file is one piece, so that table and columns are checked."""
+        """Yield the pieces; an empty file is one piece, so that the table is still checked."""
         with self._explained():
             for piece in self._found():
                 self._check_unchanged()
@@ -243,7 +247,10 @@ class LoadFile:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Raise DataError if the file has another format, or has changed."""
+        """While the block runs, turn errors of reading into DataError.
+
+        Also raises DataError if the file has changed since it was opened.
+        """
         try:
             yield
         except pa.ArrowNotImplementedError as error:
@@ -255,7 +262,7 @@ class LoadFile:
         self._check_unchanged()
 
     def _stands(self) -> tuple[int, int, int]:
-        """Return a fingerprint that changes with the file."""
+        """Return the file's size, time of change and inode: other values mean another content."""
         now = self.path.stat()
         return now.st_size, now.st_mtime_ns, now.st_ino
 
@@ -296,7 +303,7 @@ class LoadFile:
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, Callable[[], int]]]:
-        """Yield the text, and a function that returns the position in the file."""
+        """Yield the file's text, unpacked, and a function that returns the position in the file."""
         with self.path.open("rb") as file:
             if self.path.suffix.lower() != ".gz":
                 yield file, file.tell
@@ -314,7 +321,7 @@ class LoadFile:
 
 
 def _columns(header: bytes, delimiter: str) -> str:
-    """Return a header as a line of CSV for the server."""
+    """Return the column names in a CSV file's first record, as a line of CSV for the server."""
     try:
         names = next(csv.reader([header.decode().rstrip("\r\n")], delimiter=delimiter, strict=True))
     except (csv.Error, UnicodeDecodeError, StopIteration) as error:
@@ -325,7 +332,7 @@ def _columns(header: bytes, delimiter: str) -> str:
 
 
 def _of_parquet(path: Path, piece_bytes: int) -> Generator[tuple[Any, float], None, None]:
-    """Yield batches, the first one empty, each with the share of the rows up to its end."""
+    """Yield the file's batches, an empty one first, each with the share of rows read so far."""
     with pq.ParquetFile(path, buffer_size=_READ_BYTES, coerce_int96_timestamp_unit="us") as file:
         schema = _with_moments(file)
         done, total = 0, max(1, file.metadata.num_rows)
@@ -339,7 +346,7 @@ def _of_parquet(path: Path, piece_bytes: int) -> Generator[tuple[Any, float], No
 
 
 def _with_moments(file: Any) -> Any:
-    """Return the schema; INT96 columns are timestamps of Spark's, which the file does not state."""
+    """Return the schema in which INT96 columns, Spark's old timestamps, have a time zone."""
     leaves = [file.schema.column(at) for at in range(len(file.schema))]
     moments = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
     fields = [
@@ -350,7 +357,7 @@ def _with_moments(file: Any) -> Any:
 
 
 def _of_arrow(path: Path) -> Generator[tuple[Any, float], None, None]:
-    """Yield batches, the first one empty, each with about the share of the file up to its end."""
+    """Yield the file's batches, an empty one first, each with about the share of bytes read."""
     with path.open("rb") as file:
         size = max(1, path.stat().st_size)
         for batch in _batches(file):
@@ -358,7 +365,11 @@ def _of_arrow(path: Path) -> Generator[tuple[Any, float], None, None]:
 
 
 def _grouped(batches: Iterator[tuple[Any, float]], piece_bytes: int) -> Iterator[tuple[Any, float]]:
-    """Yield tables of about ``piece_bytes`` from batches, the first of which is empty."""
+    """Join and cut batches into tables of about ``piece_bytes``; the first batch must be empty.
+
+    Yields each table with the share of the file up to its end. Without any rows it yields the empty
+    batch.
+    """
     empty, _ = next(batches)
     group, size, is_empty = [], 0, True
     for batch, share in batches:
@@ -381,7 +392,7 @@ def _no_rows(schema: Any) -> Any:
 def _batches(file: Any) -> Iterator[Any]:
     """Yield the batches of an Arrow file, or of an Arrow stream in a file.
 
-    A batch without rows comes first and has their columns.
+    First comes a batch without rows, which shows the columns.
     """
     try:
         reader = pa.ipc.open_file(file)

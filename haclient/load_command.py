@@ -1,4 +1,4 @@
-"""`haclient load`: a file into a table."""
+"""The command `haclient load`, which loads a file into a table."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ BAR_WIDTH: Final = 30
 
 
 def add_load_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the own arguments of `haclient load`."""
+    """Add the arguments that only `haclient load` has."""
     add = command.add_argument
     add("file", type=Path, help="a file of this machine")
     add("--table", required=True, help="[catalog.][schema.]name")
@@ -80,7 +80,7 @@ def add_load_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def load(options: argparse.Namespace, settings: Settings, report: Report) -> int:
-    """Run the command; return the exit code. Raises OSError and ValueError for wrong usage."""
+    """Run `haclient load`; return the exit code. Raises OSError and ValueError for wrong usage."""
     if options.at_once < 1:
         raise ValueError("--at-once must be at least 1")
     if options.types is not None and not options.create:
@@ -134,7 +134,7 @@ def load(options: argparse.Namespace, settings: Settings, report: Report) -> int
 
 
 def _columns(file: LoadFile, types: str | None) -> list[TableColumn]:
-    """Return the columns of the new table; raises ValueError if the file cannot give them."""
+    """Return the columns of the table to create; ValueError if the file does not show them."""
     try:
         return table_of(file, stated_types(types))
     except DataError as error:
@@ -148,9 +148,9 @@ def _create(
     columns: list[TableColumn],
     report: Report,
 ) -> bool:
-    """Make the table, once for the load: its request id is derived from the load's. Raises Error.
+    """Create the table; repeated in the same load, it is one request. Raises Error.
 
-    An existing table with the same columns will do. Returns False if the ring rejected the
+    An existing table with the same columns is accepted. Returns False if the ring rejected the
     statement, which is final for this load.
     """
     statement = create_statement(table, columns)
@@ -200,7 +200,7 @@ def _size(count: float) -> str:
 
 
 class Bar:
-    """One line that shows the progress of a load; nothing if the output is not a terminal."""
+    """A line on the terminal that shows the progress of a load; nothing without a terminal."""
 
     def __init__(self, out: TextIO, shown: bool, now: Callable[[], float] = time.monotonic) -> None:
         self._line = Line(out, shown)
@@ -209,11 +209,11 @@ class Bar:
 
     @property
     def seconds(self) -> float:
-        """Return the time since the bar was made."""
+        """Return the seconds since the load began."""
         return self._now() - self._began
 
     def show(self, loaded: Loaded) -> None:
-        """Show the progress of a load."""
+        """Show how much has been loaded."""
         share = loaded.bytes / loaded.size if loaded.size else 1.0
         full = int(share * BAR_WIDTH)
         line = (
@@ -225,5 +225,5 @@ class Bar:
         self._line.write(line)
 
     def end(self) -> None:
-        """Clear the line."""
+        """Remove the line from the terminal."""
         self._line.end()

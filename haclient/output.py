@@ -1,4 +1,4 @@
-"""The output of `haclient`: tables for people, CSV and JSON for programs, and its terminal.
+"""What `haclient` prints: results as tables, CSV or JSON, errors, and lines on the terminal.
 
 A result of one text with line breaks, such as a plan, is shown as that text. A table that is wider
 than the terminal is shown row by row, a line for each column (vertical).
@@ -38,11 +38,11 @@ from haclient.type_objects import NUMBER
 _ACTING: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Characters that a terminal obeys instead of showing them, as `haproc.cli.output` has them."""
+"""Characters that control a terminal instead of being shown; `haproc.cli.output` has the same."""
 
 
 def harmless(line: str) -> str:
-    """Return a line with its control characters escaped."""
+    """Return a line with its control characters as escapes, which do nothing on a terminal."""
     shown = _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
     return shown.replace("\n", "\\n")
 
@@ -55,7 +55,7 @@ EXIT_REJECTED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1,
 
 
 def exit_code(error: Error) -> int:
-    """Return the exit code for the statement's outcome."""
+    """Return the exit code of the command after this error."""
     if isinstance(error, InterfaceError):
         return EXIT_USAGE
     if error.kind is not FailureKind.AVAILABILITY:
@@ -68,13 +68,13 @@ def exit_code(error: Error) -> int:
 
 FORMATS = ("table", "vertical", "csv", "json", "jsonl")
 ROW_RULE = 40
-"""The length of the line above each row of the vertical form. Chosen."""
+"""The length of the line above each row in the vertical form. Chosen."""
 FOR_PEOPLE = frozenset({"table", "vertical"})
 Row = tuple[Any, ...]
 
 
 class Finished(Protocol):
-    """The part of an executed cursor that is shown."""
+    """What is needed of a PEP 249 cursor to show its result."""
 
     @property
     def description(self) -> list[Column] | None: ...
@@ -131,7 +131,10 @@ def _write_json_lines(names: list[str], rows: Iterable[Row], out: TextIO) -> int
 
 
 def _write_csv(names: list[str], rows: Iterable[Row], out: TextIO) -> int:
-    """Write RFC 4180's CSV, as the ring reads it: an empty field is NULL, ``""`` an empty text."""
+    """Write CSV (RFC 4180) that the ring can load: an empty field is NULL, ``""`` an empty text.
+
+    Returns the number of rows.
+    """
     out.write(",".join(map(_csv_field, names)) + "\n")
     count = 0
     for row in rows:
@@ -149,7 +152,10 @@ def _csv_field(value: str) -> str:
 def _write_for_people(
     columns: Sequence[Column], rows: list[Row], out: TextIO, form: str, columns_max: int | None
 ) -> int:
-    """Write rows with plain characters, so that they look the same in a pipe."""
+    """Write rows as a table or vertically; return their number.
+
+    Only plain characters are used, so that the result looks the same in a pipe.
+    """
     titles = [_one_line(column.name) for column in columns]
     if len(rows) == len(titles) == 1 and isinstance(value := rows[0][0], str) and "\n" in value:
         out.writelines(_one_line(line) + "\n" for line in value.rstrip("\n").split("\n"))
@@ -185,7 +191,7 @@ def _write_table(
 
 
 def write_rows(titles: Sequence[str], rows: Sequence[Sequence[object]], out: TextIO) -> None:
-    """Write a table of any values' texts; None is ``-``."""
+    """Write any values as a table of texts; None is shown as ``-``."""
     cells = [["-" if each is None else _one_line(str(each)) for each in row] for row in rows]
     widths = [max(map(_width, column)) for column in zip(titles, *cells, strict=True)]
     right = [
@@ -195,7 +201,7 @@ def write_rows(titles: Sequence[str], rows: Sequence[Sequence[object]], out: Tex
 
 
 def _write_vertical(titles: list[str], rows: list[Row], out: TextIO) -> None:
-    """Write a line for each column of each row; a value's further lines are below its first."""
+    """Write each row as a line per column; further lines of a value stand below its first."""
     width = max(map(_width, titles))
     for number, row in enumerate(rows, start=1):
         out.write(f"-[ row {number} ]".ljust(ROW_RULE, "-") + "\n")
@@ -216,7 +222,7 @@ def _one_line(value: str) -> str:
 
 
 def _width(value: str) -> int:
-    """Return the number of terminal columns that a text takes."""
+    """Return how many columns of a terminal a text takes."""
     if value.isascii():
         return len(value)
     return sum(
@@ -225,12 +231,12 @@ def _width(value: str) -> int:
 
 
 def rows_of_screen(shown: str, columns: int) -> int:
-    """Return the number of lines that a text takes on a terminal of this width."""
+    """Return how many lines a text takes on a terminal with ``columns`` columns."""
     return sum(max(1, -(-_width(line) // max(1, columns))) for line in shown.splitlines())
 
 
 def text(value: Any) -> str:
-    """Return a value as people and CSV readers expect it."""
+    """Return a value as text, for tables and CSV."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -260,7 +266,7 @@ def _interval(months: int, days: int, nanoseconds: int) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    """Return a value as JSON has it; a value that JSON lacks becomes text."""
+    """Return a value as JSON can hold it; what JSON has no type for becomes text."""
     if isinstance(value, dict):
         return {text(key): _json_value(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -271,7 +277,7 @@ def _json_value(value: Any) -> Any:
 
 
 def describe_error(error: Error) -> dict[str, Any]:
-    """Return an error as a JSON document."""
+    """Return an error's facts as a JSON object."""
     return {
         "message": error.message,
         "error_class": error.error_class,
@@ -285,9 +291,9 @@ def describe_error(error: Error) -> dict[str, Any]:
 
 
 def write_error(error: Error, form: str, out: TextIO, *, full: bool = True) -> None:
-    """Write an error, as JSON if the results are JSON.
+    """Write an error: as JSON if the results are JSON, else as text.
 
-    ``full``: with all of its text. Spark's may contain a plan, or a stack trace.
+    ``full``: with all lines of its message. Spark's messages may contain a plan, or a stack trace.
     """
     described = describe_error(error)
     if form in ("json", "jsonl"):
@@ -318,13 +324,13 @@ def _error_lines(error: Error, described: dict[str, Any], full: bool) -> str:
 PAGER: Final = "less -FRX"
 """The pager for long results if $PAGER is not set, and less is installed."""
 SPINS_AFTER_S: Final = 0.5
-"""The time after which a statement shows a spinner, which would only flicker before. Chosen."""
+"""A statement that takes longer than this shows a spinner. Chosen."""
 _SPIN_S: Final = 0.1
 _SPINNER: Final = "|/-\\"
 
 
 class Line:
-    """One line of a terminal, written again and again."""
+    """A line on the terminal whose text is replaced again and again."""
 
     def __init__(self, out: TextIO, shown: bool) -> None:
         self._out = out
@@ -332,14 +338,14 @@ class Line:
         self._width = 0
 
     def write(self, text: str) -> None:
-        """Show this text instead of the one before."""
+        """Replace the line's text."""
         if self._shown:
             self._out.write("\r" + text.ljust(self._width))
             self._out.flush()
             self._width = max(self._width, len(text))
 
     def end(self) -> None:
-        """Clear the line."""
+        """Remove the line from the terminal."""
         if self._width:
             self.write("")
             self._out.write("\r")
@@ -348,7 +354,7 @@ class Line:
 
 
 class Waiting:
-    """Shows that a statement runs, and for how long; use it with ``with``.
+    """Shows on a terminal for how long a statement has been running; use it with ``with``.
 
     Other lines for the same terminal go through `print_line`, so that they do not mix.
     """
@@ -379,7 +385,7 @@ class Waiting:
             self._spinner.join()
 
     def print_line(self, text: str) -> None:
-        """Write a separate line."""
+        """Write another line on the terminal, above the spinner."""
         with self._lock:
             self._line.end()
             print(text, file=self._out, flush=True)
@@ -397,16 +403,16 @@ class Waiting:
 
 
 def pager_of(environment: Mapping[str, str]) -> list[str]:
-    """Return the pager's command: $PAGER, else less, if it is installed; empty if there is none.
+    """Return the pager's command: $PAGER, or else less; empty if it is not installed.
 
-    An empty $PAGER switches paging off.
+    An empty $PAGER switches the pager off.
     """
     command = shlex.split(environment.get("PAGER", PAGER))
     return command if command and shutil.which(command[0]) else []
 
 
 def show(text: str, out: TextIO) -> None:
-    """Write a text for people; one that is longer than the terminal goes through the pager."""
+    """Write a text; on a terminal, a text longer than the screen goes through the pager."""
     size = shutil.get_terminal_size()
     if out.isatty() and rows_of_screen(text, size.columns) >= size.lines:
         command = pager_of(os.environ)
@@ -417,7 +423,7 @@ def show(text: str, out: TextIO) -> None:
 
 
 def _paged(text: str, command: list[str]) -> bool:
-    """Show a text in the pager until the user ends it; return False if it could not be started."""
+    """Show a text in the pager until the user quits it; return False if the pager can't start."""
     with _ctrl_c_left_to_pager():
         try:
             # The user may end it before all is written, which is no error.
@@ -430,7 +436,7 @@ def _paged(text: str, command: list[str]) -> bool:
 
 @contextmanager
 def _ctrl_c_left_to_pager() -> Iterator[None]:
-    """Ignore Ctrl-C: the pager receives it, too, and does not inherit this handler."""
+    """While the block runs, ignore Ctrl-C here: it is meant for the pager."""
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Python values as statement parameters: one set as text and types, many sets as Arrow rows."""
+"""Turns Python values into statement parameters: a set as texts, many sets as Arrow rows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ _INTEGER_DIGITS = {"INT": 10, "BIGINT": 19}
 
 
 def encode(parameters: Parameters | None) -> list[Json] | None:
-    """Return the ``parameters`` of a request; raises ProgrammingError or DataError."""
+    """Return one set of parameters as JSON for a request; None for none.
+
+    Raises ProgrammingError or DataError for a value that cannot be sent.
+    """
     if parameters is None:
         return None
     if isinstance(parameters, Mapping):
@@ -89,7 +92,7 @@ def _encode_one(value: Any, label: str) -> Json:
 
 
 def _written(value: Any) -> tuple[_Type, Any]:
-    """Return the type and the text of a scalar, or the JSON of a list or dict."""
+    """Return a value's SQL type, and its text; for a list or dict JSON instead of the text."""
     if value is None:
         return _VOID, None
     for kind, write in _WRITERS:
@@ -243,12 +246,18 @@ _WRITERS: tuple[tuple[type | tuple[type, ...], Callable[[Any], tuple[_Type, Any]
 
 
 ROWS_MIN: Final = 1000
-"""Fewer sets go as a statement, for which no server must check the table first. Chosen."""
+"""Fewer parameter sets are sent as a statement: for rows a server must check the table first.
+
+Chosen.
+"""
 _BATCH_ROWS: Final = 10_000
 
 
 def as_rows(insert: ValueInsert, sets: Sequence[Parameters]) -> pa.Table | None:
-    """Return the rows of an INSERT, a column for each marker; None if a column has no one type."""
+    """Return the parameter sets of an INSERT as a table, with a column for each marker.
+
+    None if the values of a column are not of one type.
+    """
     markers = insert.markers
     if markers[0]:
         if not all(isinstance(each, Mapping) and each.keys() == set(markers) for each in sets):
@@ -268,7 +277,7 @@ def as_rows(insert: ValueInsert, sets: Sequence[Parameters]) -> pa.Table | None:
 
 
 def _column(values: list[Any]) -> pa.Array | None:
-    """Return values of one type as an Arrow array; None for values of different types."""
+    """Return values of one type as an Arrow array; None if they have different types."""
     found = set(map(type, values)) - {type(None)}
     if len(found) != 1:
         return None
@@ -280,7 +289,7 @@ def _column(values: list[Any]) -> pa.Array | None:
 
 
 def _integers(values: list[Any]) -> pa.Array:
-    """Return integers in the narrowest type, which fits most columns."""
+    """Return the integers as the narrowest Arrow type that holds them: it fits most columns."""
     wide = pa.array(values, pa.int64())
     for narrow in (pa.int8(), pa.int16(), pa.int32()):
         try:

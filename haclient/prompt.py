@@ -1,6 +1,7 @@
-"""The prompt of `haclient sql`: statements over several lines, commands, Tab, history.
+"""The prompt of `haclient sql`: statements over several lines, commands, completion, history.
 
-Tab and the history need the extra ``cli`` (prompt_toolkit); without it plain lines are read.
+Completion by Tab and the history need the extra ``cli`` (prompt_toolkit); without it plain lines
+are read.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ Ctrl-C cancels the statement that runs, or forgets what was typed. At the beginn
 A long result is shown by $PAGER (less -FRX); an empty $PAGER switches that off.
 `haclient sql --help` shows the options, among them --format and --rows."""
 NAMES_S: Final = 3.0
-"""The deadline of a query for names: a user who pressed Tab waits for it. Chosen."""
+"""The time limit of a query for names: the user who pressed Tab waits for it. Chosen."""
 NAMES_AGE_MAX_S: Final = 60.0
-"""The age after which names are read again: another client may have made a table. Chosen."""
+"""Names are asked for again after this time: another client may have made a table. Chosen."""
 
 
 class Runs(Protocol):
-    """The interface of the class that runs the prompt's statements."""
+    """What the prompt needs of the object that runs its statements."""
 
     connection: haclient.Connection
     full_errors: bool
@@ -43,17 +44,17 @@ class Runs(Protocol):
     muted: bool
 
     def show(self, text: str) -> None:
-        """Show a line to the user."""
+        """Write a line for the user."""
 
     def show_error(self, error: Error) -> None:
-        """Show an error."""
+        """Write an error for the user."""
 
     def run_and_show(self, statement: str, *, vertical: bool = False) -> bool:
         """Run one statement; return True if it succeeded."""
 
 
 def run(runner: Runs) -> int:
-    """Read statements that end with ``;`` until the end of input; return the exit code."""
+    """Read statements that end with ``;`` and run them, until the input ends; return 0."""
     names = RingNames(runner)
     read_line = _reader(names, runner.show)
     servers = ", ".join(server.url for server in runner.connection.settings.servers)
@@ -82,7 +83,7 @@ def run(runner: Runs) -> int:
 
 
 def _command(runner: Runs, words: list[str]) -> None:
-    """Run a command of the prompt; for an unknown one show the help."""
+    r"""Run a command of the prompt, such as ``\errors full``; for an unknown one show the help."""
     if words not in (["\\errors", "full"], ["\\errors", "short"]):
         runner.show(HELP)
         return
@@ -92,7 +93,7 @@ def _command(runner: Runs, words: list[str]) -> None:
 
 
 class RingNames:
-    """The ring's names, read by statements of the session; implements `statements.Names`."""
+    """The names of schemas, tables and columns in the ring; implements `statements.Names`."""
 
     def __init__(self, runner: Runs, now: Callable[[], float] = time.monotonic) -> None:
         self._runner = runner
@@ -100,7 +101,7 @@ class RingNames:
         self._known: dict[str, tuple[float, list[str]]] = {}
 
     def changed_by(self, statement: str) -> None:
-        """Forget the names before a statement that may change them."""
+        """Forget all names if this statement may change them."""
         if not reads_only(statement):
             self._known.clear()
 
@@ -109,7 +110,7 @@ class RingNames:
         return self._asked("SHOW SCHEMAS", lambda cursor: [row[0] for row in cursor])
 
     def tables(self, schema: str) -> list[str]:
-        """Return the names of a schema's tables; of the session's schema if it is empty."""
+        """Return the names of a schema's tables; for an empty text of the session's schema."""
         within = f" IN {schema}" if schema else ""
         return self._asked(f"SHOW TABLES{within}", lambda cursor: [row[1] for row in cursor])
 
@@ -137,7 +138,10 @@ class RingNames:
 
 
 def _reader(names: statements.Names, report: Callable[[str], None]) -> Callable[[str, str], str]:
-    """Return a function that reads a line, given a prompt and the statement's earlier lines."""
+    """Return a function that reads a line from the user.
+
+    Its arguments are the prompt, and the statement's earlier lines, which the completion needs.
+    """
     try:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import Completer, Completion
@@ -146,12 +150,12 @@ def _reader(names: statements.Names, report: Callable[[str], None]) -> Callable[
         return lambda prompt, before: input(prompt)
 
     class Tab(Completer):  # type: ignore[misc]
-        """Completes the name before the cursor."""
+        """Completes the name before the text cursor."""
 
         before = ""
 
         def get_completions(self, document: Any, event: Any) -> Any:
-            """Yield the fitting names and words."""
+            """Yield the names and words that can stand at the text cursor."""
             text = f"{self.before}\n{document.text_before_cursor}"
             want = statements.wanted(text, document.text_after_cursor)
             for each in statements.completions(want, names) if want is not None else ():

@@ -1,4 +1,4 @@
-"""The HTTP interface as values: requests, the meaning of answers, the failures of an exchange."""
+"""The HTTP interface of a HAProc as values: requests, what answers mean, failed exchanges."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Body: TypeAlias = bytes | Iterator[bytes]
 
 
 class WireError(Exception):
-    """There is no answer from this server; ``end`` is its meaning for failing over."""
+    """A server gave no answer to the request; ``end``: what that means for failover."""
 
     end = AttemptEnd.IN_DOUBT
     retry_after_s = 0.0
-    """The pause that the server requires."""
+    """The pause that the server asks for before the next attempt."""
 
 
 class NotReached(WireError):
-    """No connection was made."""
+    """There was no connection to the server."""
 
     end = AttemptEnd.NOT_REACHED
 
@@ -58,7 +58,7 @@ class InDoubt(WireError):
 
 
 class Leaving(WireError):
-    """The server reports that it is leaving service, and has done nothing."""
+    """The server reports that it is leaving service (it drains or stops), and has done nothing."""
 
     end = AttemptEnd.LEAVING
 
@@ -72,7 +72,7 @@ class Hung(WireError):
 
 
 class DeadlinePassed(WireError):
-    """The request's deadline passed."""
+    """The request's time limit passed while the server was alive and silent."""
 
     end = AttemptEnd.TIMED_OUT
 
@@ -82,7 +82,7 @@ class DeadlinePassed(WireError):
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A file to upload; ``part`` is its purpose: ``file``, ``pyFiles`` or ``files``."""
+    """A file of a job to upload; ``part``: its purpose, ``file``, ``pyFiles`` or ``files``."""
 
     part: str
     name: str
@@ -90,7 +90,7 @@ class JobFile:
 
 
 def form(request: Mapping[str, Any], files: Sequence[JobFile]) -> tuple[str, bytes]:
-    """Return a body's media type and its bytes: JSON, or a form with the files."""
+    """Return the media type and the body of a request: JSON, or with files a multipart form."""
     content = json.dumps(dict(request)).encode()
     if not files:
         return "application/json", content
@@ -120,13 +120,13 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 STATEMENTS = "/api/2.0/sql/statements"
 REPORT_HEADER = "haproc-report"
 STATE_HEADER = "haproc-state"
-"""The header that an answer has only if the server is out of service, or about to be."""
+"""An answer has this header only if its server has left service, or is about to."""
 SESSION_REQUIRED = "HAPROC_SESSION_REQUIRED"
 ROWS_UNFIT = frozenset({"HAPROC_ROWS_MISFIT", "HAPROC_REQUEST_ID_REUSED"})
-"""Errors after which rows can be sent as a statement, or were sent as one before."""
+"""Error classes after which rows must be sent as a statement, or were sent as one before."""
 _LEAVING = frozenset({"HAPROC_DRAINING", "HAPROC_STOPPED"})
 _AT_WORK = frozenset({"HAPROC_BUSY", "HAPROC_NOT_FRESH"})
-"""Errors of a server that works, but is at its limit."""
+"""Error classes of a server that works, but is at its limit."""
 
 _OPTIONS = frozenset(
     {
@@ -139,7 +139,7 @@ _GRACE_SHARE, _GRACE_MAX_S = 0.1, 0.25
 
 
 class Rejected(Exception):
-    """A server answered with an error."""
+    """A server answered the request with an error; ``failure`` has its facts."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -148,7 +148,7 @@ class Rejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement to send; the same bytes at every attempt, except the session and the age."""
+    """A statement to send; each attempt sends the same bytes, except the session and the age."""
 
     request_id: str
     text: str
@@ -157,16 +157,16 @@ class Statement:
     parameter_rows: list[list[dict[str, Any]]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     age_s: float = 0.0
-    """The time since the request was first sent, before this connection sent it."""
+    """The time since the request was first sent, if that was before this call."""
     seen: SeenOffsets = NOTHING_SEEN
-    """The offsets that the answer must show at least, if its level requires it."""
+    """The log offsets that the answer must show at least, if its read level requires it."""
 
     def body(
         self, session_id: str | None, catalog: str | None, schema: str | None, age_s: float = 0.0
     ) -> bytes:
-        """Return the request's JSON; a session knows its own catalog and schema.
+        """Return the request's JSON; without a session it also has the catalog and schema.
 
-        ``age_s``: the time since it was first sent; 0 for a first attempt.
+        ``age_s``: the time since the request was first sent; 0 for a first attempt.
         """
         fields: dict[str, Any] = {
             "statement": self.text,
@@ -189,7 +189,7 @@ class Statement:
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of an execute that are set; raises InterfaceError for unknown ones."""
+    """Return the options of ``execute`` that are not None. Raises InterfaceError for wrong ones."""
     unknown = sorted(options.keys() - _OPTIONS)
     if unknown:
         raise InterfaceError(f"execute() has no option {', '.join(unknown)}")
@@ -208,46 +208,46 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def age_text(age_s: float) -> str | None:
-    """Return an age for a URL's query; None for a first attempt, which has none."""
+    """Return the request's age for the query of a URL; None for a first attempt, which has none."""
     return f"{age_s:.3f}" if age_s else None
 
 
 def server_timeout_s(timeout_s: float) -> float:
-    """Return the deadline to give the server for this deadline of the client."""
+    """Return the time limit to send to the server: a little shorter than the client's own."""
     return round(timeout_s - min(_GRACE_MAX_S, timeout_s * _GRACE_SHARE), 6)
 
 
 def headers(token: str | None, user: str | None) -> dict[str, str]:
-    """Return the headers of every request."""
+    """Return the headers that every request has."""
     agent = f"haclient ({user})" if user else "haclient"
     fixed = {"User-Agent": agent, "Accept-Encoding": "identity"}
     return {**fixed, "Authorization": f"Bearer {token}"} if token else fixed
 
 
 def session_path(session_id: str) -> str:
-    """Return the path of a session."""
+    """Return the URL path of a session."""
     return f"/api/ha/sessions/{session_id}"
 
 
 def statement_path(request_id: str) -> str:
-    """Return the path for the outcome of a statement, or of rows."""
+    """Return the URL path at which the outcome of a request is found."""
     return f"{STATEMENTS}/{urllib.parse.quote(request_id, safe='')}"
 
 
 def written_path(request_id: str, write_concern: str | None) -> str:
-    """Return the path for the outcome of a write, and the state of its write concern."""
+    """Return the URL path for a write's outcome, and if it has met ``write_concern``."""
     return f"{statement_path(request_id)}?concern={write_concern or 'default'}"
 
 
 def cancel_path(request_id: str) -> str:
-    """Return the path to cancel a statement."""
+    """Return the URL path that cancels a statement."""
     return f"{statement_path(request_id)}/cancel"
 
 
 def cancelled_as(status: int, body: bytes) -> str | None:
-    """Return the fate of a cancelled statement, by the server's answer.
+    """Return what became of a cancelled statement, from the server's answer.
 
-    None if the server does not know the statement; empty if its answer states no fate.
+    None if the server does not know the statement; empty if its answer does not say it.
     """
     if status == 404:
         return None
@@ -259,14 +259,14 @@ def cancelled_as(status: int, body: bytes) -> str | None:
 
 
 def rows_path(table: str, query: Mapping[str, str | None]) -> str:
-    """Return the path to append rows to a table."""
+    """Return the URL path and query that append rows to a table."""
     given = {name: value for name, value in query.items() if value is not None}
     quoted = urllib.parse.quote(table, safe="")
     return f"/api/ha/tables/{quoted}/rows?{urllib.parse.urlencode(given)}"
 
 
 def columns_text(names: Sequence[str]) -> str:
-    """Return column names as a line of CSV; ``*``, the table's own, if none are named."""
+    """Return column names as a line of CSV; without names ``*``, which means the table's own."""
     if not names:
         return "*"
     if list(names) == ["*"]:
@@ -277,14 +277,14 @@ def columns_text(names: Sequence[str]) -> str:
 
 
 def session_start(catalog: str | None, schema: str | None) -> list[str]:
-    """Return the statements that put a new session into the connection's catalog and schema."""
+    """Return the statements that set a new session to the connection's catalog and schema."""
     if schema:
         return [f"USE {'.'.join(quoted(part) for part in (catalog, schema) if part)}"]
     return [f"SET CATALOG {quoted(catalog)}"] if catalog else []
 
 
 def report(text: str | None) -> dict[str, Any]:
-    """Return the ``ha`` block of an answer; empty if there is none."""
+    """Return the ``ha`` block (HAProc's facts in an answer) in a text; empty if there is none."""
     try:
         block = json.loads(text) if text else {}
     except ValueError:
@@ -293,12 +293,15 @@ def report(text: str | None) -> dict[str, Any]:
 
 
 def failure(status: int, body: bytes, retry_after: str | None = None) -> Failure:
-    """Return the failure in an answer with an error status; ``retry_after``: its header."""
+    """Return the failure in an error answer; ``retry_after``: its header Retry-After."""
     return replace(_failure_of(status, body), retry_after_s=_seconds(retry_after))
 
 
 def _seconds(text: str | None) -> float:
-    """Return a Retry-After in seconds; 0 for one that is a date, which no HAProc sends."""
+    """Return the header Retry-After in seconds; 0 if it is missing or a date.
+
+    No HAProc sends a date.
+    """
     return float(text) if text is not None and text.isascii() and text.isdigit() else 0.0
 
 
@@ -323,7 +326,7 @@ def _failure_of(status: int, body: bytes) -> Failure:
 
 
 def outcome_of(value: Any) -> Outcome:
-    """Return the outcome that a server named; UNKNOWN if it named none."""
+    """Return the outcome that a server stated; UNKNOWN if it stated none that is known."""
     return cast(Outcome, _member(Outcome, value, Outcome.UNKNOWN))
 
 
@@ -335,7 +338,7 @@ def _member(enum: Any, value: Any, default: Any) -> Any:
 
 
 def _unexplained(status: int, body: bytes) -> Failure:
-    """Return the failure in an answer that is not a HAProc's own: a proxy's, or a fault's."""
+    """Return the failure for an answer that no HAProc wrote, but a proxy or a broken server."""
     text = body[:200].decode("utf-8", "replace").strip()
     message = f"HTTP status {status}" + (f": {text}" if text else "")
     if status in (429, 503):
@@ -349,11 +352,11 @@ def _unexplained(status: int, body: bytes) -> Failure:
 
 
 def became(status: int, body: bytes) -> dict[str, Any] | Failure | None:
-    """Return a write's outcome, as a server reports it; None if it knows no ended one.
+    """Return what became of a write, from a server's answer; None if the server knows no end of it.
 
-    The outcome is the ``ha`` block of a write that succeeded, or the failure of one that is in the
-    log and was rejected on that cluster; if it is `Failure.final`, on every cluster. Raises
-    Rejected for an error that is not the statement's own.
+    That is the ``ha`` block of a write that succeeded, or the failure of one that is in the log and
+    was rejected on that cluster; if it is `Failure.final`, on every cluster. Raises Rejected for an
+    error that is not the write's own.
     """
     if status == 200:
         fields = json.loads(body)
@@ -369,7 +372,7 @@ def became(status: int, body: bytes) -> dict[str, Any] | Failure | None:
 
 
 def end_of(failed: Failure) -> AttemptEnd:
-    """Return the meaning of an error answer for failing over."""
+    """Return what an error answer means for failover."""
     if failed.kind is not FailureKind.AVAILABILITY:
         return AttemptEnd.ANSWERED
     if failed.outcome is Outcome.UNKNOWN:
@@ -382,5 +385,5 @@ def end_of(failed: Failure) -> AttemptEnd:
 
 
 def opening_body(begin_with: Sequence[str]) -> bytes:
-    """Return the JSON that opens a session; a new session runs ``begin_with`` first."""
+    """Return the JSON that opens a session; a new session first runs ``begin_with``."""
     return json.dumps({"begin_with": list(begin_with)}, ensure_ascii=False).encode()

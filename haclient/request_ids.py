@@ -14,16 +14,16 @@ from typing import Final
 AGE_MAX_S: Final = 1e9
 """The largest age that a server accepts."""
 _AGE_MIN_S: Final = 0.001
-"""The least age of a request that is sent again: a server takes 0 for a first attempt."""
+"""The least age of a request that is sent again: servers take 0 for a first attempt."""
 
 
 def new_request_id() -> str:
-    """Return a fresh id."""
+    """Return a new request id."""
     return request_id(time.time_ns() // 1_000_000, os.urandom(10))
 
 
 def request_id(unix_ms: int, entropy: bytes) -> str:
-    """Return the id made of this time and these 10 random bytes."""
+    """Return the request id made of this unix time in ms and these 10 random bytes."""
     bits = int.from_bytes(entropy)
     value = (unix_ms & ((1 << 48) - 1)) << 80
     value |= 0x7 << 76 | ((bits >> 62) & 0xFFF) << 64
@@ -32,12 +32,12 @@ def request_id(unix_ms: int, entropy: bytes) -> str:
 
 
 def made_s(request_id: str) -> float:
-    """Return the unix time at which an id was made; raises ValueError if it is no id."""
+    """Return the unix time at which a request id was made. Raises ValueError if it is none."""
     return (uuid.UUID(request_id).int >> 80) / 1000
 
 
 class Age:
-    """The time since a request was first sent.
+    """Measures the time since a request was first sent, over all attempts.
 
     The computer may be suspended between two attempts. The monotonic clock may stop meanwhile, and
     the wall clock may be set back. So the longer of the two times counts. After a time that is too
@@ -50,7 +50,7 @@ class Age:
         self._began: tuple[float, float] | None = None
 
     def now(self) -> float:
-        """Return the age at this attempt; for the first one the caller's."""
+        """Return the request's age now; at the first call ``before_s``."""
         clocks = time.monotonic(), time.time()
         if self._began is None:
             self._began = clocks

@@ -1,4 +1,4 @@
-"""`haclient status`, `submit` and `jobs`: the ring's clusters, and programs that it runs."""
+"""The commands `haclient status`, `submit` and `jobs`: the ring's clusters and its jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Exit codes: 0 at least one cluster serves, 2 wrong usage, 3 none serves or no se
 
 
 def add_status_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the own arguments of `haclient status`."""
+    """Add the arguments that only `haclient status` has."""
     command.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
@@ -79,7 +79,7 @@ POLL_S: Final = 0.5
 
 
 def add_submit_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the own arguments of `haclient submit`."""
+    """Add the arguments that only `haclient submit` has."""
     add = command.add_argument
     add("program", type=Path, help="a Python file of this machine")
     add("--py-files", metavar="FILES", default="", help="modules it imports, with commas")
@@ -98,7 +98,10 @@ def add_submit_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def add_jobs_arguments(command: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """Add the actions; return their parsers, which also take a ring's options."""
+    """Add the actions of `haclient jobs`; return their parsers.
+
+    The caller adds the options that every command has to each of them.
+    """
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="show the jobs, the newest last")
     show = actions.add_parser("show", help="show one job, and the end of its log")
@@ -131,7 +134,7 @@ def submit(options: argparse.Namespace, settings: Settings, report: Report) -> i
 
 
 def jobs(options: argparse.Namespace, settings: Settings, report: Report) -> int:
-    """Run an action of `haclient jobs`; return the exit code. Raises DatabaseError."""
+    """Run an action of `haclient jobs` (list, …); return the exit code. Raises DatabaseError."""
     with Jobs(settings) as ring:
         match options.action:
             case "list":
@@ -184,7 +187,7 @@ def _time(unix_ms: int | None) -> str | None:
 
 
 def read_request(options: argparse.Namespace) -> tuple[dict[str, Any], list[JobFile]]:
-    """Return the request, and the files that belong to it."""
+    """Return the request to submit a job, and the files that go with it. Raises ValueError."""
     confs: dict[str, str] = {}
     for setting in options.conf:
         key, equals, value = setting.partition("=")
@@ -203,7 +206,7 @@ def read_request(options: argparse.Namespace) -> tuple[dict[str, Any], list[JobF
 
 
 def follow(jobs: Jobs, job_id: int, report: Report) -> int:
-    """Show a job's log until it ends; return the command's exit code."""
+    """Print a job's output until the job ends; return the exit code for its end."""
     at, state, attempts = 0, "", 0
     while True:
         job = jobs.job(job_id)
@@ -218,7 +221,7 @@ def follow(jobs: Jobs, job_id: int, report: Report) -> int:
 
 
 def _show(jobs: Jobs, job_id: int, at: int) -> int:
-    """Print the new lines of the log; return the number of the next line."""
+    """Print the lines of the job's output from line ``at`` on; return the next line's number."""
     while True:
         page = jobs.log(job_id, at)
         lines = page["log"]

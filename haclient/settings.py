@@ -1,4 +1,4 @@
-"""The checked arguments of `connect`, TLS among them, and the offsets that answers must show."""
+"""The checked arguments of `connect`, TLS files, and the log offsets that answers must show."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ VARIABLES: Final[Mapping[str, str]] = {
     "certificate_file": CERTIFICATE_VARIABLE,
     "key_file": KEY_VARIABLE,
 }
-"""The environment variable of each option."""
+"""The environment variable that gives an option's value if the option is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Files (PEM) for TLS, and for gRPC their content.
+    """The files (PEM) for TLS connections.
 
     ``ca_file``: certificates that may have signed the servers'; None: the system's.
     ``certificate_file``, ``key_file``: the client's own, for servers that ask for one.
@@ -48,7 +48,7 @@ class TlsFiles:
         return any((self.ca_file, self.certificate_file, self.key_file))
 
     def context(self) -> ssl.SSLContext:
-        """Return the context of HTTPS connections.
+        """Return Python's TLS context for HTTPS connections.
 
         Raises InterfaceError, and OSError if the system's certificates cannot be read.
         """
@@ -73,7 +73,10 @@ class TlsFiles:
         return context
 
     def contents(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """Return the content of the three files; raises InterfaceError for an unreadable one."""
+        """Return the content of the three files; None for one that is not given.
+
+        Raises InterfaceError for an unreadable one.
+        """
         ca, certificate, key = (self._content(name) for name in VARIABLES)
         return ca, certificate, key
 
@@ -90,7 +93,7 @@ def tls_files(
     certificate_file: str | Path | None = None,
     key_file: str | Path | None = None,
 ) -> TlsFiles:
-    """Return the files of these options; raises InterfaceError."""
+    """Return the TLS files that these options name. Raises InterfaceError for a key alone."""
     if key_file and not certificate_file:
         raise InterfaceError("key_file is the key of no certificate: certificate_file")
     ca, certificate, key = (
@@ -102,7 +105,7 @@ def tls_files(
 def tls_options(
     environ: Mapping[str, str], given: Mapping[str, object] | None = None
 ) -> dict[str, Any]:
-    """Return the options in ``given``, or else those of the environment."""
+    """Return the TLS options: from ``given``, or if missing there from ``environ``."""
     found = {name: (given or {}).get(name) or environ.get(VARIABLES[name]) for name in VARIABLES}
     return {name: str(value) for name, value in found.items() if value}
 
@@ -115,21 +118,21 @@ LEVELS = ("any", "bounded", "session", "linearizable")
 
 @dataclass(frozen=True, slots=True)
 class SeenOffsets:
-    """The offsets that a connection has written and seen: a session read shows at least these.
+    """The log offsets that a connection has written and seen: a session read shows these at least.
 
     Every answer names an offset of the ring's log (``after_offset``): a cluster that has applied
     all records below it shows everything that the answer showed. The offsets are kept for each
     cluster, because a cluster never goes back behind its own answers: so a client that stays with
     one cluster never waits.
 
-    ``after_offset`` is of no known cluster, such as the token of another connection.
+    ``after_offset``: an offset whose cluster is not known, such as the token of another connection.
     """
 
     after_offset: int = 0
     by_cluster: Mapping[str, int] = field(default_factory=dict)
 
     def after(self, cluster: object, offset: object) -> SeenOffsets:
-        """Return the seen offsets with one more answer; one without an offset changes nothing."""
+        """Return the offsets after an answer of ``cluster``; without an offset nothing changes."""
         if isinstance(offset, bool) or not isinstance(offset, int):
             return self
         if not isinstance(cluster, str) or not cluster:
@@ -140,11 +143,14 @@ class SeenOffsets:
 
     @property
     def token(self) -> int:
-        """Return the highest of the offsets: a cluster that shows it shows all of them."""
+        """Return the highest of the offsets: a cluster that has applied it shows all of them."""
         return max([self.after_offset, *self.by_cluster.values()])
 
     def fields(self, consistency: str | None) -> dict[str, Any]:
-        """Return the fields of a request of this level; None: the level is the server's choice."""
+        """Return the JSON fields for a request with this read level.
+
+        Empty for the level any. None as the level: the server chooses it.
+        """
         if consistency == "any":
             return {}
         # Linearizable and bounded answers are measured from the log's end. These fields keep a
@@ -164,7 +170,7 @@ _POLICY_FIELDS = frozenset(f.name for f in fields(Policy))
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One HAProc's client door."""
+    """The door for clients of one HAProc: its URL, and its index in the connection."""
 
     index: int
     url: str
@@ -178,7 +184,7 @@ class Server:
 
     @property
     def is_local(self) -> bool:
-        """True if the URL's host is the machine on which the URL is used."""
+        """True if the URL names the machine on which it is used, such as ``localhost``."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -187,45 +193,57 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """A request goes on to another server (or to the same one, if it is the only one)."""
+    """An event: a request goes on to another server, or again to the only one."""
 
     request_id: str
     failed: str
-    """URL of the server that failed."""
+    """The URL of the server that failed."""
     next: str
-    """URL of the server that is asked next."""
+    """The URL of the server that the request is sent to next."""
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A connection's settings."""
+    """The settings of a connection: the arguments of `connect` after their check."""
 
     servers: tuple[Server, ...]
     token: str | None = field(default=None, repr=False)
     user: str | None = None
     """A label for the servers' access logs (User-Agent); the token identifies the user."""
     tls: TlsFiles = TlsFiles()
-    """Certificates, for servers with an ``https`` URL."""
+    """The certificates for servers with an ``https`` URL."""
     catalog: str | None = None
     schema: str | None = None
     timeout_s: float = 300.0
-    """A request's total deadline, over all attempts; the server's default as well."""
+    """The time limit of a request, over all attempts; the server gets a little less."""
     buffer_bytes_max: int = 64 << 20
-    """A result up to this size is read completely before execute returns, so that a server's
-    failure in the middle of it stays hidden. A larger one is streamed. Chosen, not measured."""
+    """A result up to this size is read completely before ``execute`` returns.
+
+    So a server's failure in the middle of it stays hidden: the request goes to another server. A
+    larger result is streamed. Chosen, not measured.
+    """
     order: Order = Order.ORDERED
     client_number: int | None = None
-    """The number of this client's order among all orders of `Order.SPREAD`; None: a random one."""
+    """The number that chooses this client's order of servers with `Order.SPREAD`.
+
+    None: a random one.
+    """
     discover: bool = True
-    """Learn the ring's servers from the given ones."""
+    """True if the client learns the ring's other servers from the given ones."""
     consistency: str | None = None
     """The read level of queries, unless `execute` states it; None: the server's default."""
     acceptable_offset_lag: int | None = None
     after_offset: int = 0
-    """The offset that queries must show at every level but any: the token of another connection."""
+    """The log offset that queries must show, at every level but `any`.
+
+    It is the token of another connection; 0: none.
+    """
     hedge_after: float | str | None = None
-    """Seconds or `choosing.P95` after which a query goes to a second server, too."""
+    """After this time a query is also sent to a second server: seconds, or `choosing.P95`.
+
+    None: never.
+    """
     policy: Policy = field(default_factory=Policy)
     on_failover: Callable[[Failover], None] | None = None
 
@@ -252,7 +270,7 @@ def make_settings(
     after_offset: int | None = None,
     **policy: Any,
 ) -> Settings:
-    """Return the settings after checking all arguments; raises InterfaceError with the fault."""
+    """Check all arguments of `connect`; return them as settings. Raises InterfaceError."""
     if timeout_s <= 0:
         raise InterfaceError("timeout_s must be greater than 0")
     for name, value in (("token", token), ("user", user)):
@@ -280,7 +298,7 @@ def make_settings(
 
 
 def policy_of(options: dict[str, Any]) -> Policy:
-    """Return the failover policy with these settings; raises InterfaceError."""
+    """Return the failover policy with these options. Raises InterfaceError for unknown ones."""
     unknown = sorted(options.keys() - _POLICY_FIELDS)
     if unknown:
         raise InterfaceError(
@@ -291,7 +309,7 @@ def policy_of(options: dict[str, Any]) -> Policy:
 
 
 def order_of(name: str) -> Order:
-    """Return the order of this name; raises InterfaceError."""
+    """Return the order with this name. Raises InterfaceError if there is none."""
     try:
         return Order(name)
     except ValueError:
@@ -300,7 +318,7 @@ def order_of(name: str) -> Order:
 
 
 def whole(name: str, number: Any) -> int | None:
-    """Return a whole number of 0 or more, or None; raises InterfaceError for anything else."""
+    """Return the number if it is whole and not negative, None for None; else InterfaceError."""
     if number is None:
         return None
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
@@ -323,9 +341,9 @@ def _hedge_after(given: float | str | None) -> float | str | None:
 
 
 def parse_servers(servers: str | Iterable[str]) -> tuple[Server, ...]:
-    """Return the servers in ``"http://a:1,b:2"`` or in a list; a scheme holds for later ones, too.
+    """Return the servers in ``"http://a:1,b:2"`` or in a list, in order of preference.
 
-    The order is the order of preference. Raises InterfaceError.
+    A scheme holds for the servers behind it, too. Raises InterfaceError.
     """
     texts = servers.split(",") if isinstance(servers, str) else list(servers)
     found: list[Server] = []
@@ -346,7 +364,7 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[Server, ...]:
 
 
 def server_at(index: int, text: str) -> Server:
-    """Return the server at a URL; raises InterfaceError."""
+    """Return the server with this URL; ``index``: its number. Raises InterfaceError."""
     try:
         parts = urllib.parse.urlsplit(text)
         port = parts.port

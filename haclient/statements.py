@@ -1,4 +1,4 @@
-"""The parts of Spark's SQL that a client needs: the ends of statements, completion by Tab.
+"""Reads as much of Spark's SQL as a client needs: where statements end, completion by Tab.
 
 Quotes, quoted names and comments are skipped as Spark's lexer does: backslash escapes in strings
 but not in raw ones (``r'…'``), doubled backquotes, nested bracket comments.
@@ -30,9 +30,9 @@ _WRITING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "INTO", "OVERWRITE"
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Complete ``statements``, and the ``rest`` behind the last ``;``.
+    r"""The complete ``statements`` of a text, and the ``rest`` behind the last ``;``.
 
-    ``vertical``: the indexes of the statements that end with ``\\G``: their columns are shown one
+    ``vertical``: the indexes of the statements that end with ``\G``: their columns are shown one
     below another.
     """
 
@@ -42,7 +42,7 @@ class Split:
 
 
 def pieces(sql: str) -> Iterator[tuple[str, int, int]]:
-    """Yield (kind, start, end) of each piece of the text."""
+    """Yield the lexical pieces of a text (words, names, strings, comments): (kind, start, end)."""
     position = 0
     while match := _PIECE.match(sql, position):
         kind, position = match.lastgroup or "symbol", match.end()
@@ -84,7 +84,7 @@ def split(sql: str) -> Split:
 
 
 def is_row_insert(sql: str) -> bool:
-    """True if this is an ``INSERT … VALUES (…)`` with exactly one row."""
+    """True if the statement is an ``INSERT … VALUES (…)`` with exactly one row."""
     depth, rows, values, first = 0, 0, False, True
     for kind, begin, end in pieces(sql):
         text = sql[begin:end].upper()
@@ -120,7 +120,7 @@ class ValueInsert:
 
 
 def value_insert(sql: str) -> ValueInsert | None:
-    """Return the parts of an INSERT of the form of `ValueInsert`; None for any other text."""
+    """Read an INSERT of the form of `ValueInsert`; None for any other statement."""
     found = [(kind, sql[b:e]) for kind, b, e in pieces(sql) if kind not in _BLANK]
     words = _Words(found[:-1] if found and found[-1][1] == ";" else found)
     if not (words.take("INSERT") and words.take("INTO")):
@@ -139,7 +139,7 @@ def value_insert(sql: str) -> ValueInsert | None:
 
 
 class _Words:
-    """Reads pieces one after another."""
+    """Reads the pieces of a statement one after another."""
 
     def __init__(self, found: list[tuple[str, str]]) -> None:
         self._found = found
@@ -158,7 +158,10 @@ class _Words:
         return taken
 
     def name(self) -> str | None:
-        """Take a name: a quoted one, or a word other than the statement's own keywords."""
+        """Read a name and return it; None if the next piece is none.
+
+        A name is quoted, or a word that is no keyword of this statement.
+        """
         if self.at_end:
             return None
         kind, text = self._found[self._at]
@@ -168,7 +171,7 @@ class _Words:
         return text
 
     def marker(self) -> str | None:
-        """Take a marker: return its name, an empty text for ``?``."""
+        """Read a parameter marker and return its name; empty for ``?``, None if there is none."""
         if self.take("?"):
             return ""
         if self.take(":") and not self.at_end and self._found[self._at][0] == "word":
@@ -177,7 +180,7 @@ class _Words:
         return None
 
     def listed(self, item: Callable[[], str | None]) -> tuple[str, ...] | None:
-        """Take a list in brackets; None if there is none."""
+        """Read a list in brackets, each part by ``item``; None if there is none."""
         found: list[str] = []
         if not self.take("("):
             return None
@@ -191,7 +194,7 @@ class _Words:
 
 
 def unquoted(name: str) -> str:
-    """Return a name without its backquotes; the last one may be missing yet."""
+    """Return a name without its backquotes; the closing one may still be missing."""
     if not name.startswith("`"):
         return name
     return name[1:].removesuffix("`").replace("``", "`")
@@ -203,7 +206,7 @@ def quoted(name: str) -> str:
 
 
 def reads_only(sql: str) -> bool:
-    """True if this is surely a query: SELECT, or WITH without a word that writes."""
+    """True if the statement is surely a query: SELECT, or WITH without a word that writes."""
     words = [sql[b:e].upper() for kind, b, e in pieces(sql) if kind == "word"]
     if not words or words[0] not in ("SELECT", "WITH"):
         return False
@@ -239,26 +242,29 @@ _PLAIN: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 class Names(Protocol):
-    """The ring's names, as far as the ring gives them; none if it does not answer."""
+    """The names in the ring, for completion; empty lists if the ring does not answer."""
 
     def schemas(self) -> list[str]:
         """Return the schemas of the current catalog."""
 
     def tables(self, schema: str) -> list[str]:
-        """Return the tables and views of a schema, named as in SQL; empty: the current schema."""
+        """Return the tables and views of a schema; for an empty text of the current schema.
+
+        ``schema`` is written as in SQL.
+        """
 
     def columns(self, table: str) -> list[str]:
-        """Return the columns of a table, named as in SQL."""
+        """Return the columns of a table; ``table`` is written as in SQL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The name before the cursor, and the names that may be there.
+    """The unfinished name before the text cursor, and what is needed to complete it.
 
     - ``typed``: the last part of the name, with a leading backquote if it has one;
     - ``before_dot``: the parts before the last one;
-    - ``expects``: the word before the name, which shows the kind of name;
-    - ``tables``: the tables of the statement, also by their aliases
+    - ``expects``: the word before the name, which shows what kind of name must follow;
+    - ``tables``: the tables of the statement, by their names and aliases
     """
 
     typed: str
@@ -268,11 +274,14 @@ class Wanted:
 
 
 Piece = tuple[str, str]
-"""A piece's kind and text."""
+"""The kind and the text of a lexical piece."""
 
 
 def wanted(before: str, after: str = "") -> Wanted | None:
-    """Return the wanted name at the cursor; None within a text or a comment."""
+    """Return the unfinished name at the text cursor; None inside a string or a comment.
+
+    ``before``, ``after``: the text on both sides of the cursor.
+    """
     found = [(kind, before[start:end]) for kind, start, end in pieces(before)]
     if found and found[-1][0] in ("string", "raw", "line", "block"):
         return None
@@ -288,7 +297,7 @@ def wanted(before: str, after: str = "") -> Wanted | None:
 
 
 def _spoken(found: Iterable[Piece]) -> list[Piece]:
-    """Return the pieces except spaces and comments, words in capitals."""
+    """Return the pieces without spaces and comments, and with words in capitals."""
     return [
         (kind, text.upper() if kind == "word" else text)
         for kind, text in found
@@ -297,7 +306,7 @@ def _spoken(found: Iterable[Piece]) -> list[Piece]:
 
 
 def _expected(spoken: Sequence[Piece]) -> str:
-    """Return the word that decides what follows these pieces; empty if none does."""
+    """Return the word that shows what must follow these pieces; empty if none does."""
     words = [text for _, text in spoken]
     last = words[-1] if words else ""
     if last == ",":
@@ -307,7 +316,7 @@ def _expected(spoken: Sequence[Piece]) -> str:
 
 
 def tables_of(sql: str) -> dict[str, str]:
-    """Return the tables of the first statement, as SQL has them, by name and by alias."""
+    """Return the tables of the first statement, as written in SQL, by their names and aliases."""
     found = [(kind, sql[start:end]) for kind, start, end in pieces(sql)]
     found = found[: found.index(("symbol", ";"))] if ("symbol", ";") in found else found
     texts = [text for kind, text in found if kind not in _BLANK]
@@ -333,7 +342,7 @@ def _is_name(piece: Piece) -> bool:
 
 
 def completions(want: Wanted, names: Names) -> list[str]:
-    """Return the fitting names and words, as SQL has them: sorted, names before words."""
+    """Return the names and SQL words that complete the unfinished name: names first, sorted."""
     typed = unquoted(want.typed).lower()
     of_words: list[str] = []
     if want.before_dot:
@@ -356,5 +365,5 @@ def completions(want: Wanted, names: Names) -> list[str]:
 
 
 def as_typed(name: str) -> str:
-    """Return a name as SQL has it: in backquotes if it needs them."""
+    """Return a name as it is written in SQL: in backquotes if it needs them."""
     return name if _PLAIN.fullmatch(name) else quoted(name)

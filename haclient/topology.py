@@ -1,4 +1,4 @@
-"""The servers that a client uses: given ones, learned ones, and the known facts about them.
+"""The servers that a client uses: given ones, learned ones, and what is known of each.
 
 A HAProc reports the ring's clusters and their URLs. The user's list is the seed: its order comes
 first, and its URLs are used as long as they answer. A learned URL is used only after the cluster of
@@ -25,17 +25,17 @@ DRAINING = "DRAINING"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A cluster of the ring, as a HAProc reports it."""
+    """A cluster of the ring, as a HAProc's report names it."""
 
     name: str
     url: str
     state: str
-    """Empty if the HAProc does not know it."""
+    """The state of its HAProc; empty if the reporting HAProc does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """One HAProc's report of itself and of the ring."""
+    """One HAProc's report: its own cluster and state, and the clusters of its ring."""
 
     ring: str
     cluster: str
@@ -44,7 +44,7 @@ class Topology:
 
 
 def parse(status: int, body: bytes) -> Topology | None:
-    """Return the answer to ``GET /clusterStatus`` as a Topology; None if it is something else."""
+    """Read the answer to ``GET /clusterStatus`` as a Topology; None if it is not one."""
     try:
         fields = json.loads(body) if status == 200 else None
         if not isinstance(fields, dict):
@@ -61,19 +61,19 @@ def _member(fields: dict[str, Any]) -> Member:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A server and its own report."""
+    """What a connection knows of one server."""
 
     server: Server
     cluster: str = ""
     """The name of its cluster; empty until the server has reported it."""
     answers: bool = False
-    """True if its last report of itself was valid, and of this ring."""
+    """True if its last report was valid, and came from this ring."""
     round_trip_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Every server that a connection knows; an index never changes, because requests use it."""
+    """Every server that a connection knows; its index never changes, because requests use it."""
 
     known: tuple[Known, ...]
     seeds: int
@@ -83,11 +83,11 @@ class Roster:
 
     @staticmethod
     def of(seeds: tuple[Server, ...]) -> Roster:
-        """Return the roster at the start."""
+        """Return the roster of a new connection; ``seeds``: the servers that the user gave."""
         return Roster(tuple(Known(server) for server in seeds), len(seeds))
 
     def described_by(self, by: Server, topology: Topology) -> Roster:
-        """Return the roster with the ring as ``by``, one of its HAProcs, describes it."""
+        """Return the roster with the servers that ``topology``, the report of ``by``, names."""
         urls = {each.server.url for each in self.known}
         found = list(self.known)
         for member in topology.members:
@@ -100,21 +100,24 @@ class Roster:
         )
 
     def identified(self, index: int, topology: Topology | None) -> Roster:
-        """Return the roster with a server's report of itself; None: no valid report."""
+        """Return the roster after a server's report; None: it sent no valid one."""
         before = self.known[index]
         if topology is None or (self.ring and topology.ring != self.ring):
             return self._with(index, replace(before, answers=False))
         return self._with(index, replace(before, answers=True, cluster=topology.cluster))
 
     def timed(self, index: int, round_trip_s: float) -> Roster:
-        """Return the roster with a server's round trip."""
+        """Return the roster with the server's response time."""
         return self._with(index, replace(self.known[index], round_trip_s=round_trip_s))
 
     def _with(self, index: int, known: Known) -> Roster:
         return replace(self, known=(*self.known[:index], known, *self.known[index + 1 :]))
 
     def unidentified(self, failing: Collection[int], *, everybody: bool) -> tuple[int, ...]:
-        """Return the servers to identify: without a report yet, or possibly moved."""
+        """Return the servers to ask for a report: without a valid one, or with a new cluster.
+
+        ``failing``: servers that fail now; ``everybody``: ask all servers in use.
+        """
         advertised = {member.url.rstrip("/"): member.name for member in self.members}
         found = []
         for index, each in enumerate(self.known):
@@ -126,7 +129,7 @@ class Roster:
         return tuple(found)
 
     def in_use(self) -> tuple[int, ...]:
-        """Return the servers to use, in the order of the seeds and then of the ring."""
+        """Return the servers to use: first those in the order of the seeds, then the others."""
         names = [member.name for member in self.members]
         found: list[int] = []
         gone: list[int] = []
@@ -142,7 +145,10 @@ class Roster:
         return tuple(dict.fromkeys([*found, *gone]))
 
     def _learned(self, cluster: str) -> int | None:
-        """Return the learned server where a cluster answered, preferably at its last URL."""
+        """Return the learned server at which this cluster answered, best at its newest URL.
+
+        None if there is none.
+        """
         at = {member.url.rstrip("/") for member in self.members if member.name == cluster}
         found = [
             index
@@ -155,7 +161,7 @@ class Roster:
 
 
 def _follow(by: Server, url: str, index: int) -> Server | None:
-    """Return the server at a learned URL; None if the token must not be sent there.
+    """Return the server at a learned URL; None if the URL is no server's or must not get the token.
 
     The token must not go from a TLS server to one without TLS, nor from another machine to this
     one: loopback addresses mean the HAProc's own host.

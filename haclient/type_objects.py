@@ -11,7 +11,7 @@ import time
 
 
 class TypeObject:
-    """A group of Spark types; equal to each of their names."""
+    """PEP 249's type object: a group of Spark types, equal to each of their names."""
 
     def __init__(self, name: str, *members: str) -> None:
         self.name = name
@@ -43,15 +43,15 @@ Binary = bytes
 
 
 def DateFromTicks(ticks: float) -> datetime.date:
-    """Return the local date of a time in seconds since the epoch."""
+    """Return the local date of a unix time."""
     return Date(*time.localtime(ticks)[:3])
 
 
 def TimeFromTicks(ticks: float) -> datetime.time:
-    """Return the local time of day of a time in seconds since the epoch."""
+    """Return the local time of day of a unix time."""
     return Time(*time.localtime(ticks)[3:6])
 
 
 def TimestampFromTicks(ticks: float) -> datetime.datetime:
-    """Return the local date and time of a time in seconds since the epoch."""
+    """Return the local date and time of a unix time."""
     return Timestamp(*time.localtime(ticks)[:6])

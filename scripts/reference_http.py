@@ -1,4 +1,4 @@
-"""The page of the HTTP interface, and how all pages of docs/reference are put together."""
+"""The page of the HTTP interface, and functions that build all pages of docs/reference."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def code(names: Iterable[str]) -> str:
 
 
 def _as_json(value: object) -> str:
-    """Return a value as JSON has it; a text without its quotes."""
+    """Return a value as JSON; a text without its quotes."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 class Api:
-    """The OpenAPI document, as a page shows it."""
+    """The OpenAPI document, from which the page of the HTTP interface is made."""
 
     def __init__(self) -> None:
         self._text = (ROOT / "haproc" / "doors" / "openapi.yaml").read_text(encoding="utf-8")
         self._api: dict[str, Any] = yaml.safe_load(self._text)
 
     def page(self) -> str:
-        """Return the page of requests and of the values in them."""
+        """Return the text of the page: all requests, and the values in them."""
         lines = [
             prose(
                 f"{self._api['info']['description']} `GET /openapi.json` has all of this for "

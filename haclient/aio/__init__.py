@@ -18,5 +18,5 @@ __all__ = ["AsyncConnection", "AsyncCursor", "connect"]
 
 
 def connect(servers: str | Iterable[str], **options: Any) -> AsyncConnection:
-    """Return a connection (nothing is sent yet); the options are those of `haclient.connect`."""
+    """Return a connection to the ring (nothing is sent yet); options as of `haclient.connect`."""
     return AsyncConnection(make_settings(servers, **options))

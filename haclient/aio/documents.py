@@ -1,4 +1,4 @@
-"""JSON documents of a ring, among them batch jobs, read with the failover of statements."""
+"""Requests for a ring's JSON documents, such as its status and its jobs, with failover."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from haclient.settings import Server, Settings
 
 
 class AsyncDocuments:
-    """Reads JSON documents; leave it with ``async with``. Methods raise DatabaseError."""
+    """Requests JSON documents of the ring; use it with ``async with``.
+
+    Methods raise DatabaseError.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -26,7 +29,7 @@ class AsyncDocuments:
         self._ring = AsyncRing(settings, self._view)
 
     async def cluster_status(self) -> dict[str, Any]:
-        """Return the ring as one server sees it, even if that server does not serve."""
+        """Return the ring's status as one server sees it, even if that server is not READY."""
         return await self.request("GET", topology.PATH)
 
     async def request(
@@ -37,7 +40,10 @@ class AsyncDocuments:
         body: bytes = b"",
         request_id: str = "",
     ) -> dict[str, Any]:
-        """Send a repeatable request to one server after another, until one answers."""
+        """Send a request to one server after another, until one answers; return the JSON.
+
+        The request must be one that may be sent twice.
+        """
         sent = {**self._headers, **(headers or {})}
 
         async def attempt(server: Server, deadline: float) -> dict[str, Any]:
@@ -52,7 +58,7 @@ class AsyncDocuments:
         return await self._ring.try_servers(request_id, self._settings.timeout_s, Work(attempt))
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to servers."""
         self._view.close()
         await self._transport.close()
 
@@ -67,7 +73,10 @@ class AsyncDocuments:
 
 
 class AsyncJobs(AsyncDocuments):
-    """The jobs of one user; leave it with ``async with``. Methods raise DatabaseError."""
+    """Submits and watches jobs of one user; use it with ``async with``.
+
+    Methods raise DatabaseError.
+    """
 
     async def submit(
         self,
@@ -75,9 +84,10 @@ class AsyncJobs(AsyncDocuments):
         files: Sequence[JobFile] = (),
         request_id: str | None = None,
     ) -> dict[str, Any]:
-        """Submit a job and return it; repeated at any server, it is one job.
+        """Submit a job and return it; sent again under its id, to any server, it is the same job.
 
-        ``request``: the fields of ``POST /batches``.
+        ``request``: the fields of ``POST /batches``. ``request_id``: the id; made here if it is
+        None.
         """
         request_id = request_id or new_request_id()
         kind, body = form(request, files)
@@ -85,17 +95,23 @@ class AsyncJobs(AsyncDocuments):
         return await self.request("POST", "/batches", headers, body, request_id)
 
     async def listed(self, start: int, size: int) -> dict[str, Any]:
-        """Return ``size`` jobs by their ids, from index ``start`` on: ``total``, ``sessions``."""
+        """Return ``size`` jobs in the order of their ids, after the first ``start`` jobs.
+
+        The answer has the fields ``total`` (the number of all jobs) and ``sessions`` (the jobs).
+        """
         return await self.request("GET", f"/batches?from={start}&size={size}")
 
     async def job(self, job_id: int) -> dict[str, Any]:
-        """Return a job as it is now."""
+        """Return the job's present state."""
         return await self.request("GET", f"/batches/{job_id}")
 
     async def log(self, job_id: int, start: int, size: int = 1000) -> dict[str, Any]:
-        """Return lines of a job's log from line ``start`` on: ``from``, ``total`` and ``log``."""
+        """Return at most ``size`` lines of a job's output, from line ``start`` on.
+
+        The answer has the fields ``from``, ``total`` and ``log`` (the lines).
+        """
         return await self.request("GET", f"/batches/{job_id}/log?from={start}&size={size}")
 
     async def kill(self, job_id: int) -> None:
-        """End a job."""
+        """End a job, whether it runs or waits."""
         await self.request("DELETE", f"/batches/{job_id}")

@@ -31,19 +31,21 @@ if TYPE_CHECKING:
     from haclient.aio.connection import AsyncConnection
 
 AT_ONCE: Final = 8
-"""The number of pieces sent at the same time: while a cluster writes four of them in one statement,
-the next four are sent and read."""
+"""The number of pieces sent at the same time.
+
+While a cluster writes four of them in one statement, the next four are sent and read.
+"""
 CLOCKS_DIFFER_S: Final = 60.0
 """The largest allowed difference between the clocks of the machine that began a load and of the
 one that resumes it. Chosen, not measured."""
 REJECTIONS_MAX: Final = 100
-"""The most rejections of one piece; each costs one more request when the load goes on. Chosen."""
+"""The most rejections of one piece; each costs one more request on resuming. Chosen."""
 _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
-"""Rejections after which a server appends the rows under the same id, when they are sent again."""
+"""Error classes of rejections after which a piece is sent again under the same id."""
 
 
 class AsyncLoad:
-    """One load; call `load_pieces` once. ``id`` names it.
+    """One load of a file; call `load_pieces` once. ``id``: with this id it can be resumed.
 
     ``where``: the catalog and schema for a table name without them; None: those of the settings.
     """
@@ -78,13 +80,13 @@ class AsyncLoad:
 
     @property
     def age_s(self) -> float:
-        """Return the longest time since a request of this load may have been sent; 0 if new."""
+        """Return the longest possible age of this load's requests; 0 for a new load."""
         if not self._resumed:
             return 0.0
         return max(0.0, time.time() - self._began_s) + CLOCKS_DIFFER_S
 
     async def load_pieces(self) -> Loaded:
-        """Load the pieces that the ring lacks; raises DatabaseError for the first failed one.
+        """Send the pieces that the ring does not have; DatabaseError for the first that fails.
 
         After a failure no further piece is begun, but later pieces may already be in the table.
         """
@@ -119,9 +121,10 @@ class AsyncLoad:
         self._note(piece, result.ha.get("affected_rows"))
 
     async def _known(self, first: str) -> tuple[str, dict[str, Any] | None]:
-        """Return the valid id of a piece, and its answer if nothing is left to do.
+        """Return the id under which to send a piece, and its answer if the ring has it already.
 
-        Raises DatabaseError if no id is valid yet.
+        The answer is None if the piece must be sent. Raises DatabaseError if it cannot be sent now,
+        because an earlier rejection is not final.
         """
         request_id = first
         for number in range(2, REJECTIONS_MAX + 1):
@@ -150,7 +153,7 @@ class AsyncLoad:
 
 
 def _undecided(failure: Failure) -> Failure:
-    """Return the failure of a piece that cannot be sent under a new id: it may yet be applied."""
+    """Return the error for a piece that cannot be sent under a new id: it may yet be applied."""
     return replace(
         failure,
         message=f"cluster {failure.cluster} rejected it ({failure.message}), but it is not known "
@@ -162,7 +165,7 @@ def _undecided(failure: Failure) -> Failure:
 
 
 def _began_s(load_id: str, digest: str) -> float:
-    """Return the start time in a load id; raises InterfaceError if it is not one of this file."""
+    """Return the unix time in a load's id. Raises InterfaceError if the id is not of this file."""
     made, _, of_file = load_id.partition(".")
     try:
         began_s = made_s(made)

@@ -1,7 +1,7 @@
-"""HTTP over aiohttp, with probes of the server's liveness.
+"""HTTP over aiohttp, with probes that show if a silent server is still alive.
 
-Twin of `haclient.sync.transport`. After ``silence_s`` without a byte, the server's liveness is
-probed once for all requests that await an answer there; a hung server ends the wait.
+Twin of `haclient.sync.transport`. When a server has sent nothing for ``silence_s``, one series of
+probes serves all requests that wait for it; if the server counts as hung, they stop waiting.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ sleep = asyncio.sleep
 Lock = asyncio.Lock
 
 _IDLE_MAX_S = 15.0
-"""Older kept connections are closed: shorter than any server's own limit (aiohttp's is 75 s)."""
+"""An unused connection is closed after this time, before any server closes it.
+
+aiohttp's servers do so after 75 s.
+"""
 _READ_BYTES = 1 << 18
 DOCUMENT_BYTES_MAX = 1 << 20
 _NEVER = float("inf")
@@ -35,7 +38,7 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 class StateLock:
-    """A lock that does nothing: the code that it guards never awaits."""
+    """A lock that does nothing: the code that it protects never awaits, so no other task runs."""
 
     def __enter__(self) -> None:
         return None
@@ -45,7 +48,7 @@ class StateLock:
 
 
 def spawn(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run the function beside the caller; it must end by itself."""
+    """Run the function as a task of its own; it must end by itself."""
     task = asyncio.get_running_loop().create_task(function())
     _tasks.add(task)  # the loop itself holds tasks weakly
     task.add_done_callback(_tasks.discard)
@@ -58,10 +61,10 @@ async def race(
     wins: Callable[[T], bool],
     discard: Callable[[T], Awaitable[None]],
 ) -> list[T]:
-    """Run ``first``, and after ``after_s`` also ``other``, until one wins or both have ended.
+    """Run ``first``, and if it takes longer than ``after_s`` also ``other``, until one result wins.
 
-    If ``first`` has ended by then, ``other`` is not run. Return the results, in the order in which
-    they ended. The loser is cancelled, and its result discarded.
+    Also ends when both have ended without a winner. Returns the results in the order in which they
+    ended. The loser is cancelled, and its result discarded.
     """
     tasks = [asyncio.ensure_future(first())]
     ended: list[T] = []
@@ -89,9 +92,10 @@ async def race(
 
 
 async def beside(work: Callable[[T], Awaitable[None]], items: Iterator[T], at_once: int) -> None:
-    """Do the work for each item, ``at_once`` at a time; a thread makes the items.
+    """Run ``work`` for each item, for up to ``at_once`` items at the same time.
 
-    After the first error no work is begun; the error is raised once all begun work has ended.
+    A thread makes the items. After the first error no further work is begun; the error is raised
+    when all begun work has ended.
     """
     running: set[asyncio.Future[None]] = set()
     try:
@@ -113,7 +117,7 @@ async def beside(work: Callable[[T], Awaitable[None]], items: Iterator[T], at_on
 
 
 class _Watch:
-    """Bounds one wait by the deadline and by the server's liveness."""
+    """Ends one wait for a server at the deadline, or when the server counts as hung."""
 
     __slots__ = (
         *("_deadline", "_hung", "_hung_before", "_liveness", "_scope", "_server"),
@@ -156,7 +160,7 @@ class _Watch:
             self._transport.hung_in_a_row = 0
 
     def received(self, pulse: Pulse) -> None:
-        """Note a sign of life, or its absence."""
+        """Note the result of a probe; end the wait if the server now counts as hung."""
         self._liveness = self._liveness.after(pulse)
         hung = self._liveness.hung(self._transport.policy, self._hung_before)
         if hung and not self._scope.expired():
@@ -165,7 +169,7 @@ class _Watch:
 
 
 class Response:
-    """An answer with a body that is still to be read."""
+    """A server's answer: its status and headers, and the body, which is still to be read."""
 
     def __init__(
         self,
@@ -181,11 +185,11 @@ class Response:
         self._deadline = deadline
 
     def header(self, name: str) -> str | None:
-        """Return a header's value."""
+        """Return the value of a header; None if the answer does not have it."""
         return self._answer.headers.get(name)
 
     def without_deadline(self) -> None:
-        """Remove the deadline, for a caller that reads slowly; a hung server is still noticed."""
+        """Remove the deadline, for a caller that reads slowly; a hung server still ends it."""
         self._deadline = _NEVER
 
     async def read_some(self) -> bytes:
@@ -198,7 +202,7 @@ class Response:
                 return await content.readany()
 
     async def close(self) -> None:
-        """Close the connection if the body was not read to its end."""
+        """Close the response, and the connection, too, if the body was not read to its end."""
         self._answer.close()
 
 
@@ -219,17 +223,17 @@ def _wire_errors(server: Server) -> Iterator[None]:
 
 
 class Transport:
-    """Connections to all servers; belongs to the event loop of its first use."""
+    """The connections to all servers; belongs to the event loop that uses it first."""
 
     def __init__(self, settings: Settings) -> None:
         self.policy: Policy = settings.policy
         self._tls = settings.tls.context() if settings.tls else True
         self.hung_in_a_row = 0
-        """The number of attempts at hung servers since the last answer."""
+        """The number of attempts that ended at hung servers since the last answer."""
         self._session: aiohttp.ClientSession | None = None
         self._probe_session: aiohttp.ClientSession | None = None
         self._listening: dict[Server, set[_Watch]] = {}
-        """The attempts that wait for each server's answer."""
+        """For each server, the waits that need the results of its probes."""
         self._probing: dict[Server, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -242,7 +246,10 @@ class Transport:
         body: Body,
         deadline: float,
     ) -> Response:
-        """Send a request and return the answer's head. Raises WireError."""
+        """Send a request; return the answer's status and headers, with the body unread.
+
+        Raises WireError.
+        """
         if self._closed:
             raise NotReached("the connection is closed")
         if self._session is None:
@@ -259,7 +266,7 @@ class Transport:
         return Response(self, server, answer, deadline)
 
     def listen(self, server: Server, watch: _Watch) -> None:
-        """Give a watch the server's signs of life; one probe serves all watches."""
+        """Send the results of a server's probes to ``watch``; start the probes if none run."""
         self._listening.setdefault(server, set()).add(watch)
         probing = self._probing.get(server)
         if probing is None or probing.done():
@@ -267,7 +274,7 @@ class Transport:
             self._probing[server] = task
 
     def listen_no_more(self, server: Server, watch: _Watch) -> None:
-        """Remove a watch; harmless if it does not listen."""
+        """Send no more probe results to ``watch``; harmless if it gets none."""
         self._listening.get(server, set()).discard(watch)
 
     async def _probe(self, server: Server) -> None:
@@ -280,7 +287,7 @@ class Transport:
                 await asyncio.sleep(self.policy.silence_s)
 
     async def _pulse(self, server: Server) -> Pulse:
-        """Return the sign of life of a server, asked on a fresh connection."""
+        """Probe a server on a new connection; return if it is alive, refuses, or is silent."""
         try:
             await self._get(server, "/healthz", {})
         except aiohttp.ClientConnectorError as error:
@@ -293,7 +300,7 @@ class Transport:
     async def fetch(
         self, server: Server, path: str, headers: dict[str, str]
     ) -> tuple[int, bytes] | None:
-        """Return status and body of a small document, on a fresh connection; None if it fails."""
+        """Return status and body of a small document, over a new connection; None if that fails."""
         try:
             return await self._get(server, path, headers)
         except (aiohttp.ClientError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The three kinds of calls that Spark Connect has, and their errors as PySpark expects them."""
+"""Sends Spark Connect's three kinds of gRPC calls to a ring, with errors as PySpark expects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CODES = {
 
 
 class ChannelError(grpc.RpcError, grpc.Call):  # type: ignore[misc]
-    """A call that ended here, without a server's status."""
+    """An error of a call that this client ended, without a status from a server."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(details)
@@ -40,40 +40,40 @@ class ChannelError(grpc.RpcError, grpc.Call):  # type: ignore[misc]
         self._details = details
 
     def code(self) -> grpc.StatusCode:
-        """Return the code of the reason."""
+        """Return the gRPC status code for the reason."""
         return self._code
 
     def details(self) -> str:
-        """Return the text of the reason."""
+        """Return the reason as text."""
         return self._details
 
     def initial_metadata(self) -> tuple[Any, ...]:
-        """Return nothing: no server gave any."""
+        """Return an empty tuple: no server sent metadata."""
         return ()
 
     def trailing_metadata(self) -> tuple[Any, ...]:
-        """Return nothing: no server gave any."""
+        """Return an empty tuple: no server sent metadata."""
         return ()
 
     def is_active(self) -> bool:
-        """Return False: it has ended."""
+        """Return False: the call has ended."""
         return False
 
     def time_remaining(self) -> float | None:
-        """Return None: it has ended."""
+        """Return None: the call has ended."""
         return None
 
     def cancel(self) -> bool:
-        """Do nothing: it has ended."""
+        """Return False: the call has ended already."""
         return False
 
     def add_callback(self, callback: Any) -> bool:
-        """Return False: it has ended, and calls no callback."""
+        """Return False: the call has ended, so the callback is not called."""
         return False
 
 
 class Lost(ChannelError):
-    """The server failed in the middle; PySpark asks again, and the next one answers."""
+    """The server failed in the middle of a stream; PySpark asks again, and another one answers."""
 
     def __init__(self, details: str, cause: BaseException) -> None:
         super().__init__(grpc.StatusCode.UNAVAILABLE, details)
@@ -81,7 +81,7 @@ class Lost(ChannelError):
 
 
 class GivenUp(ChannelError):
-    """Every server was tried, for as long as the policy allows: another attempt is useless."""
+    """Every server was tried, for as long as the policy allows; PySpark must not try again."""
 
     def __init__(self, error: DatabaseError) -> None:
         code = _CODES.get(error.error_class, grpc.StatusCode.UNAVAILABLE)
@@ -90,7 +90,10 @@ class GivenUp(ChannelError):
 
 
 def call_end_of(error: grpc.RpcError) -> CallEnd:
-    """Return the end of a call. Its class is from the server's ErrorInfo; "" if it sent none."""
+    """Return how a failed call ended, from the server's error details.
+
+    The error class is empty if a server sent none, and None if the status is not from a server.
+    """
     code, details = error.code().name, error.details() or ""
     try:
         status = rpc_status.from_call(error)
@@ -122,12 +125,12 @@ def call_end_of(error: grpc.RpcError) -> CallEnd:
 
 T = TypeVar("T")
 _AGE: Final = "haproc-age-s"
-"""The header that shows HAProc how far back to search for an earlier copy of the request."""
+"""The header with the request's age, by which HAProc searches the log for an earlier copy of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A caller's options for one call, except its deadline."""
+    """The options of one gRPC call, as its caller gave them, except the deadline."""
 
     metadata: Any
     credentials: Any
@@ -135,7 +138,7 @@ class Options:
     compression: Any
 
     def passed(self, deadline: float, age_s: float = 0.0) -> dict[str, Any]:
-        """Return a call's arguments; its timeout is the time until ``deadline``.
+        """Return the arguments for gRPC's call; its timeout is the time until ``deadline``.
 
         ``age_s``: the time since the first attempt, if the call is sent again.
         """
@@ -153,29 +156,30 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An answer: a response, or an error that is the request's own."""
+    """The end of a call: a response, or an error that every server would give."""
 
     response: Any = None
     call: Any = None
     error: grpc.RpcError | None = None
     lost: WireError | None = None
-    """The server failed, and the request cannot be sent again here."""
+    """Set if the server failed and only PySpark can send the request again."""
     server: Server | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One of the service's methods, at any server."""
+    """One method of Spark Connect's service, which can be called at any server."""
 
     links: Links
     name: str
     make: Callable[[grpc.Channel], Any]
-    """Returns a channel's callable for the method."""
+    """Makes gRPC's callable of the method for a channel."""
 
     def call(self, server: Server, make: Callable[[Any], T]) -> tuple[Link, T] | Ended:
-        """Make a call on a connection; after a success the caller must leave the connection.
+        """Call the method at a server; return the connection and the result of ``make``.
 
-        Returns an error that is the request's own; raises WireError for others.
+        The caller must then leave the connection. Returns `Ended` for an error that every server
+        would give; raises WireError for other errors.
         """
         link = self.links.enter(server)
         try:
@@ -196,12 +200,12 @@ class Method:
 
 
 def judged(links: Links, link: Link, error: grpc.RpcError) -> WireError | None:
-    """Return the meaning of a call's error for failing over; None: it is an answer."""
+    """Return what a call's error means for failover; None if the error is the request's answer."""
     return None if links.closed else failed(link.server.url, call_end_of(error), link.hung)
 
 
 def unary(method: Method, request: Any, options: Options) -> Work[Ended]:
-    """Return the work of a call with one request and one response."""
+    """Return the `Work` that makes a call with one request and one response at a server."""
 
     def attempt(server: Server, deadline: float) -> Ended:
         passed = options.passed(deadline)
@@ -212,7 +216,7 @@ def unary(method: Method, request: Any, options: Options) -> Work[Ended]:
 
 
 def upload(method: Method, requests: Iterable[Any], options: Options) -> Work[Ended]:
-    """Return the work of a call with a stream of requests and one response."""
+    """Return the `Work` that makes a call with a stream of requests and one response."""
     source = _Source(iter(requests))
 
     def attempt(server: Server, deadline: float) -> Ended:
@@ -238,16 +242,19 @@ def _well(links: Links, made: tuple[Link, tuple[Any, Any]]) -> Ended:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A stream of responses after its first one has arrived, or without any."""
+    """A stream of responses whose first response has arrived, or which ended without any."""
 
     link: Link
     call: Any
     first: Any
-    """None if there is none."""
+    """The first response; None if there was none."""
 
 
 def download(method: Method, request: Any, options: Options) -> Work[Begun | Ended]:
-    """Return the work of a call with one request, until the first of its responses."""
+    """Return the `Work` that makes a call with one request and a stream of responses.
+
+    It ends with the first response.
+    """
     age = Age()
 
     def attempt(server: Server, deadline: float) -> Begun | Ended:
@@ -270,14 +277,17 @@ def _begun(call: Any) -> tuple[Any, Any]:
 
 
 def named(request: Any) -> str:
-    """Return the operation id under which a request is repeated; give it one if it has none."""
+    """Return the request's Spark Connect operation id; give it one if it has none.
+
+    HAProcs recognise the repeated request by it.
+    """
     if not request.operation_id:
         request.operation_id = str(uuid.uuid4())
     return str(request.operation_id)
 
 
 class _Source:
-    """A caller's requests; attempts read them one after another, until one has taken some."""
+    """A caller's stream of requests; once an attempt has read one, no other attempt can be made."""
 
     def __init__(self, requests: Iterator[Any]) -> None:
         self.requests = requests
@@ -286,7 +296,7 @@ class _Source:
 
 
 class _Reader(Iterator[Any]):
-    """The requests as one attempt reads them, on a thread of gRPC that may outlive the attempt."""
+    """The stream of requests for one attempt, read by a thread of gRPC that may outlive it."""
 
     def __init__(self, source: _Source) -> None:
         self._source = source
@@ -300,6 +310,6 @@ class _Reader(Iterator[Any]):
             return next(self._source.requests)
 
     def end(self) -> None:
-        """Take no more requests; waits for the present read."""
+        """Give gRPC no more requests; wait until a read that is under way has ended."""
         with self._source.lock:
             self._ended = True

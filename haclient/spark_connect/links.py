@@ -23,42 +23,42 @@ from haclient.sync.transport import StateLock, now, spawn
 from haclient.topology import Topology
 
 _TICK_S = 0.05
-"""The interval of checks for silent servers: it delays the discovery of a frozen one."""
+"""The interval at which silent servers are looked for: so late a frozen one is noticed."""
 _REST_S = 5.0
-"""The watch ends when there was no call for so long; chosen, not measured."""
+"""The thread that watches servers ends after this time without a call; chosen, not measured."""
 _IDLE_MAX_S = 15.0
-"""A connection unused for longer may have been dropped silently: it is tried first."""
+"""A connection that was unused for longer is checked first: it may have been dropped."""
 
 
 class Link:
-    """One connection to a server, with the number of its calls."""
+    """One gRPC connection to a server, and the number of its unfinished calls."""
 
     def __init__(self, server: Server, channel: grpc.Channel) -> None:
         self.server = server
         self.channel = channel
         self.calls = 0
         self.retired = False
-        """True if it takes no new calls; it is closed with its last one."""
+        """True if it gets no new calls; it is closed when its last call ends."""
         self.hung = False
         self.received_at = now()
         self.liveness = Liveness()
         self._callables: dict[str, Any] = {}
 
     def callable(self, method: str, make: Callable[[grpc.Channel], Any]) -> Any:
-        """Return the channel's callable for a method, made once."""
+        """Return gRPC's object that calls a method on this connection; it is made once."""
         found = self._callables.get(method)
         if found is None:
             found = self._callables[method] = make(self.channel)
         return found
 
     def received(self) -> None:
-        """Note a sign of life of the server."""
+        """Remember that the server has just shown a sign of life."""
         self.received_at = now()
         self.liveness = Liveness()
 
 
 class Links:
-    """All connections of one session; used by many threads."""
+    """All gRPC connections of one session; many threads use it."""
 
     def __init__(self, policy: Policy, open_channel: Callable[[Server], grpc.Channel]) -> None:
         self._policy = policy
@@ -73,11 +73,11 @@ class Links:
 
     @property
     def busy(self) -> bool:
-        """True if there is an unfinished call."""
+        """True if a call is unfinished."""
         return bool(self._busy)
 
     def enter(self, server: Server) -> Link:
-        """Return a connection for one more call; `leave` ends it. Raises WireError."""
+        """Return a connection to the server for one call, which `leave` ends. Raises WireError."""
         while True:
             link = self._current.get(server.index)
             if link is None or self._gone_stale(link):
@@ -98,7 +98,7 @@ class Links:
             return link
 
     def leave(self, link: Link, *, broken: bool = False) -> None:
-        """End a call; ``broken``: the connection cannot be used any more."""
+        """Mark a call as ended; ``broken``: close the connection, it cannot be used any more."""
         with self._lock:
             link.calls -= 1
             self._used_at = now()
@@ -110,7 +110,7 @@ class Links:
             link.channel.close()
 
     def received(self, link: Link) -> None:
-        """Note that a message has arrived."""
+        """Remember that a message has arrived on this connection."""
         link.received()
         self._hung_in_a_row = 0
 
@@ -154,12 +154,12 @@ class Links:
         return self._probe(server) is Health.SERVING
 
     def topology(self, server: Server) -> Topology | None:
-        """Return a report without members if the server answers; None if it does not."""
+        """Return a report that names no clusters if the server answers; None if it does not."""
         found = self._probe(server)
         return Topology("", server.url, found.name, ()) if found.pulse is Pulse.ALIVE else None
 
     def _probe(self, server: Server) -> Health:
-        """Return the server's health, asked on a fresh connection."""
+        """Return what a health check of the server says, over a new connection."""
         channel = self._open(server)
         try:
             return _check(channel, self._policy.probe_timeout_s)[0]
@@ -173,7 +173,10 @@ class Links:
         spawn(lambda: _watch(links))
 
     def look(self) -> bool:
-        """Probe the silent servers; return True if another check is needed."""
+        """Probe the servers of calls that receive nothing; end the calls of hung ones.
+
+        Returns True if this must be repeated, False if there was no call for a while.
+        """
         for link in tuple(self._busy):
             if now() - link.received_at < self._policy.silence_s and not link.liveness.silent:
                 continue
@@ -210,7 +213,7 @@ class Links:
 
 
 def _check(channel: grpc.Channel, timeout_s: float) -> tuple[Health, str]:
-    """Return the health of a channel's server, and its error."""
+    """Make a health check on a channel; return the server's health, and the error's text."""
     try:
         answer = channel.unary_unary(HEALTH_CHECK)(b"", timeout=timeout_s)
     except grpc.RpcError as error:
@@ -221,7 +224,7 @@ def _check(channel: grpc.Channel, timeout_s: float) -> tuple[Health, str]:
 
 
 def _watch(reference: weakref.ref[Links]) -> None:
-    """Check servers as long as there are calls, or were a moment ago."""
+    """Check for silent servers as long as there are calls, and a little longer."""
     while (links := reference()) is not None and links.look():
         del links
         time.sleep(_TICK_S)

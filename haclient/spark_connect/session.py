@@ -1,4 +1,4 @@
-"""A PySpark session on a gRPC channel to several servers."""
+"""Opens a PySpark session on a gRPC channel that leads to several servers."""
 
 from __future__ import annotations
 
@@ -55,24 +55,24 @@ from haclient.sync.view import View
 
 SCHEME = "sc://"
 PORT = 15002
-"""The port of a server if its address does not state one; Spark's."""
+"""The port of a server whose address states none; it is Spark's usual port."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The servers, in order of preference, and the text behind them."""
+    """PySpark's connection string, in two parts: the servers, and the parameters behind them."""
 
     servers: tuple[Server, ...]
     parameters: str
-    """The text from the slash on; it may hold a token."""
+    """The text from the slash on; it may contain a token."""
 
     def of(self, server: Server) -> str:
-        """Return the connection string of one server alone, as PySpark reads it."""
+        """Return PySpark's connection string for one of the servers alone."""
         return server.url + self.parameters
 
 
 def read_address(url: str) -> Address:
-    """Return the parts of a connection string; raises InterfaceError."""
+    """Parse a connection string with several servers. Raises InterfaceError."""
     if not url.startswith(SCHEME):
         raise InterfaceError("expected the servers as 'sc://host:port,host:port/;name=value'")
     authority, slash, rest = url.removeprefix(SCHEME).partition("/")
@@ -108,15 +108,18 @@ def _server(index: int, text: str, secure: bool) -> Server:
 
 
 _REATTACH_S = 5.0
-"""Servers end long streams early, and PySpark attaches again: until then the client stays."""
+"""After a stream ends early, the client stays with its server for this time.
+
+Servers end long streams early, and PySpark then attaches to them again.
+"""
 _RELEASE_S = 2.0
-"""The timeout of Release calls: without them the server releases later. Chosen."""
+"""The time limit of Release calls: if they fail, the server releases later by itself. Chosen."""
 _BOUND = frozenset({"checkpoint_command_result", "ml_command_result"})
-"""Responses that name an object which only this server has."""
+"""Kinds of responses that name an object which exists only on this server."""
 
 
 class RingChannel(grpc.Channel):  # type: ignore[misc]
-    """The channel of one session; threads share it."""
+    """The gRPC channel of one PySpark session, to all servers; threads share it."""
 
     def __init__(self, settings: Settings, open_channel: Callable[[Server], grpc.Channel]) -> None:
         self.links = Links(settings.policy, open_channel)
@@ -131,7 +134,7 @@ class RingChannel(grpc.Channel):  # type: ignore[misc]
         return self.links.busy or bound or now() - self._cut_at < _REATTACH_S
 
     def try_servers(self, request_id: str, timeout: float | None, work: Work[Any]) -> Any:
-        """Do the work at one server after another; raises RpcError."""
+        """Do the work at one server after another until one answers. Raises RpcError."""
         try:
             ended = self._ring.try_servers(
                 request_id, math.inf if timeout is None else timeout, work
@@ -147,18 +150,21 @@ class RingChannel(grpc.Channel):  # type: ignore[misc]
         return ended
 
     def settle(self) -> None:
-        """Let the client go back to a preferred server, if this was its last call."""
+        """Go back to a preferred server if possible, and if no other call is running."""
         if not self._stays():
             self.view.settled()
 
     def saw(self, link: Link, response: Any) -> None:
-        """Note a response of a stream."""
+        """Note a response of a stream: its server lives, and may now have an object of its own."""
         self.links.received(link)
         if response.WhichOneof("response_type") in _BOUND:
             self._bound_to = link.server.index
 
     def cut(self, last: Any) -> None:
-        """Note the end of a stream; ``last``: its last response. PySpark may attach again."""
+        """Note that a stream has ended; without a final response PySpark will attach to it again.
+
+        ``last``: its last response, or None.
+        """
         if last is None or last.WhichOneof("response_type") != "result_complete":
             self._cut_at = now()
 
@@ -178,31 +184,31 @@ class RingChannel(grpc.Channel):  # type: ignore[misc]
     # -- grpc.Channel ----------------------------------------------------------------------
 
     def unary_unary(self, method: str, *serializers: Any, **more: Any) -> _Unary:
-        """Return the callable of a method with one request and one response."""
+        """Return the object that calls a method with one request and one response."""
         made = Method(self.links, method, lambda c: c.unary_unary(method, *serializers, **more))
         release = method.rpartition("/")[2].startswith("Release")
         return _Unary(self, made, unary, _RELEASE_S if release else None)
 
     def unary_stream(self, method: str, *serializers: Any, **more: Any) -> _Download:
-        """Return the callable of a method with one request and a stream of responses."""
+        """Return the object that calls a method with one request and a stream of responses."""
         made = Method(self.links, method, lambda c: c.unary_stream(method, *serializers, **more))
         return _Download(self, made)
 
     def stream_unary(self, method: str, *serializers: Any, **more: Any) -> _Upload:
-        """Return the callable of a method with a stream of requests and one response."""
+        """Return the object that calls a method with a stream of requests and one response."""
         made = Method(self.links, method, lambda c: c.stream_unary(method, *serializers, **more))
         return _Upload(self, made, upload)
 
     def stream_stream(self, method: str, *serializers: Any, **more: Any) -> Any:
-        """Raise NotImplementedError: Spark Connect has no such method."""
+        """Raise NotImplementedError: Spark Connect has no method with streams both ways."""
         raise NotImplementedError(f"{method}: streams in both directions are not repeated")
 
     def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> None:
-        """Raise NotImplementedError: several connections have no common state."""
+        """Raise NotImplementedError: the connections to several servers have no common state."""
         raise NotImplementedError("the channel has a connection to each server that it uses")
 
     def unsubscribe(self, callback: Any) -> None:
-        """Do nothing: there are no subscriptions."""
+        """Do nothing: `subscribe` is not possible."""
 
     def close(self) -> None:
         """End all calls and close all connections."""
@@ -217,7 +223,7 @@ class RingChannel(grpc.Channel):  # type: ignore[misc]
 
 
 class _Single:
-    """The callable of a method with one response."""
+    """The object that calls a gRPC method with one response."""
 
     def __init__(
         self,
@@ -283,7 +289,7 @@ class _Download(grpc.UnaryStreamMultiCallable):  # type: ignore[misc]
 
 
 class Responses(Iterator[Any]):
-    """A stream of responses; the call begins when the first one is read."""
+    """The responses of a stream; the request is sent when the first one is read."""
 
     def __init__(self, channel: RingChannel, request_id: str, begin: Callable[[], Begun]) -> None:
         self._channel = channel
@@ -311,7 +317,7 @@ class Responses(Iterator[Any]):
         return response
 
     def _following(self, begun: Begun) -> Any:
-        """Return the next response, None at the end; raises RpcError."""
+        """Return the next response, None at the end. Raises RpcError."""
         try:
             return next(begun.call, None)
         except grpc.RpcError as error:
@@ -330,7 +336,7 @@ class Responses(Iterator[Any]):
             self._channel.settle()
 
     def cancel(self) -> bool:
-        """End the call."""
+        """End the call; return False if it has not begun, or has ended."""
         begun = self._begun
         self._begin = None
         if begun is not None:
@@ -347,7 +353,10 @@ class Responses(Iterator[Any]):
 
 
 _RETRY_FIRST_MS = 5
-"""PySpark's pause before it attaches to a broken stream again; the next server is ready by then."""
+"""PySpark's pause before it attaches to a broken stream again.
+
+The next server is ready by then.
+"""
 _OPTIONS = (
     # Otherwise channels to one server share a connection, and probes would hang with it.
     ("grpc.use_local_subchannel_pool", 1),
@@ -370,7 +379,7 @@ def open_session(
     on_failover: Callable[[Failover], None] | None = None,
     **policy: Any,
 ) -> SparkSession:
-    """Return a new session; the options are those of `haclient.spark`. Raises InterfaceError."""
+    """Open a PySpark session; the options are those of `haclient.spark`. Raises InterfaceError."""
     address = read_address(url)
     settings = Settings(
         servers=address.servers,
@@ -390,7 +399,10 @@ def open_session(
 
 
 def _credentials(files: TlsFiles) -> grpc.ChannelCredentials | None:
-    """Return gRPC's credentials from the user's files, if any; raises InterfaceError."""
+    """Return gRPC's credentials from the user's TLS files, None without files.
+
+    Raises InterfaceError.
+    """
     if not files:
         return None
     files.context()  # its errors name the fault; gRPC's do not
@@ -399,7 +411,7 @@ def _credentials(files: TlsFiles) -> grpc.ChannelCredentials | None:
 
 
 class RingBuilder(DefaultChannelBuilder):  # type: ignore[misc]
-    """Makes the channel of a session; its host is the first server's, which PySpark shows."""
+    """Makes a session's channel; as its host PySpark shows that of the first server."""
 
     def __init__(self, address: Address, settings: Settings, credentials: Any) -> None:
         super().__init__(address.of(address.servers[0]))
@@ -408,7 +420,7 @@ class RingBuilder(DefaultChannelBuilder):  # type: ignore[misc]
         self._credentials = credentials
 
     def toChannel(self) -> RingChannel:
-        """Return a channel to all servers."""
+        """Return the channel that leads to all servers."""
         return RingChannel(self._settings, self._open)
 
     def _open(self, server: Server) -> grpc.Channel:
@@ -420,21 +432,21 @@ class RingBuilder(DefaultChannelBuilder):  # type: ignore[misc]
         return one.toChannel()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RingBuilder:
-        """Return a builder with its own parameters, as PySpark needs for a cloned session."""
+        """Return a copy with parameters of its own, which PySpark needs for a cloned session."""
         twin = copy.copy(self)
         twin._params = dict(self._params)
         return twin
 
 
 class _ServerBuilder(DefaultChannelBuilder):  # type: ignore[misc]
-    """PySpark's channel to one server, with the user's certificates if there are any."""
+    """Makes PySpark's channel to one server, with the user's TLS files if there are any."""
 
     def __init__(self, url: str, credentials: Any) -> None:
         super().__init__(url)
         self._credentials = credentials
 
     def toChannel(self) -> grpc.Channel:
-        """Return the channel."""
+        """Return the channel to the one server."""
         credentials = self._credentials
         if credentials is None or not self.use_ssl:
             return super().toChannel()
@@ -446,11 +458,11 @@ class _ServerBuilder(DefaultChannelBuilder):  # type: ignore[misc]
 
 
 class _Retries(DefaultPolicy):  # type: ignore[misc]
-    """PySpark's own retries, except for calls that every server has failed."""
+    """PySpark's policy of retries, but without retries of calls that every server has failed."""
 
     def __init__(self) -> None:
         super().__init__(initial_backoff=_RETRY_FIRST_MS)
 
     def can_retry(self, e: BaseException) -> bool:
-        """True if PySpark should try again."""
+        """True if PySpark should try the call again after the error ``e``."""
         return not isinstance(e, GivenUp) and bool(super().can_retry(e))

@@ -1,4 +1,4 @@
-"""The meaning of a gRPC status for failing over; codes by their names, so nothing is imported.
+"""What a gRPC status means for failover; codes are given by name, so gRPC is not imported.
 
 gRPC's health check shows if a server lives. A server without the health service answers that it has
 none, which is a sign of life, too. An error with details comes from a server, an error without
@@ -27,11 +27,11 @@ from haclient.protocol import (
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 UNAVAILABLE = "UNAVAILABLE"
 _NOT_SERVING = b"\x08\x02"
-"""grpc.health.v1.HealthCheckResponse(status=NOT_SERVING)"""
+"""The bytes of grpc.health.v1.HealthCheckResponse(status=NOT_SERVING)."""
 
 
 class Health(Enum):
-    """The result of a health check."""
+    """What a health check of a server found."""
 
     SERVING = Pulse.ALIVE
     NOT_SERVING = "not serving"
@@ -40,12 +40,12 @@ class Health(Enum):
 
     @property
     def pulse(self) -> Pulse:
-        """Return the sign of life that it gives."""
+        """Return what the health check shows of the server's liveness."""
         return self.value if isinstance(self.value, Pulse) else Pulse.ALIVE
 
 
 def health(code: str, answer: bytes = b"") -> Health:
-    """Return the meaning of a health check's end."""
+    """Return what a health check found; ``code``: its gRPC status; ``answer``: its bytes."""
     if code == "OK":
         return Health.NOT_SERVING if answer.startswith(_NOT_SERVING) else Health.SERVING
     if code == UNAVAILABLE:
@@ -54,7 +54,7 @@ def health(code: str, answer: bytes = b"") -> Health:
 
 
 def greeted(server: str, found: Health, details: str) -> WireError | None:
-    """Return the error of a server that must get no call on a new connection; None if it serves."""
+    """Return the error if a server must get no calls after its first check; None if it serves."""
     if found is Health.SERVING:
         return None
     if found is Health.NOT_SERVING:
@@ -64,20 +64,23 @@ def greeted(server: str, found: Health, details: str) -> WireError | None:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """The end of a call that failed."""
+    """How a failed gRPC call ended."""
 
     code: str
     details: str
     error_class: str | None
-    """The class that the server named; None: the status is not a server's."""
+    """The error class that the server stated; empty: it stated none.
+
+    None: the status is not from a server, but from the connection.
+    """
     outcome: Outcome = Outcome.UNKNOWN
-    """The effect of the request, as far as the server stated it."""
+    """The effect of a write, if the server stated it; else UNKNOWN."""
     retry_after_s: float = 0.0
-    """The pause that the server requires."""
+    """The pause that the server asks for before the next attempt."""
 
 
 def failed(server: str, call_end: CallEnd, hung: bool) -> WireError | None:
-    """Return the meaning of a call's end for failing over; None: it is an answer."""
+    """Return what a failed call means for failover; None if the error is the request's answer."""
     if hung:
         return Hung(f"{server} accepts connections but does not answer")
     if call_end.code != UNAVAILABLE:

@@ -1,4 +1,4 @@
-"""SQLAlchemy's statements, definitions and types as Spark's SQL.
+"""Turns SQLAlchemy's statements, definitions and types into Spark's SQL.
 
 Spark enforces no keys and has no indexes: primary and foreign keys and plain indexes are left out
 of definitions, and unique ones are refused.
@@ -15,14 +15,14 @@ from sqlalchemy.schema import DefaultClause
 from sqlalchemy.sql import compiler
 
 DECIMAL_DEFAULT = "DECIMAL(38, 18)"
-"""Spark's own DECIMAL has no digits after the point."""
+"""The type for a Numeric without digits: Spark's own DECIMAL has none after the point."""
 _SINGLE_BITS_MAX = 24
 _MAPPED_IN_NAMES = frozenset(" ,;{}()\n\t=")
-"""Characters that Delta allows in a column's name only with column mapping."""
+"""Delta allows these characters in a column's name only with column mapping."""
 
 
 class HAProcIdentifierPreparer(compiler.IdentifierPreparer):
-    """Quotes names by backquotes."""
+    """Writes names in backquotes."""
 
     legal_characters = re.compile(r"[A-Z0-9_]+\Z", re.IGNORECASE)
 
@@ -31,10 +31,10 @@ class HAProcIdentifierPreparer(compiler.IdentifierPreparer):
 
 
 class HAProcCompiler(compiler.SQLCompiler):
-    """Statements."""
+    """Writes statements in Spark's SQL."""
 
     def limit_clause(self, select: Any, **kw: Any) -> str:
-        """Return LIMIT and OFFSET, which are independent of each other in Spark."""
+        """Return LIMIT and OFFSET; in Spark each can be used without the other."""
         text = ""
         if select._limit_clause is not None:
             text += "\n LIMIT " + self.process(select._limit_clause, **kw)
@@ -43,7 +43,7 @@ class HAProcCompiler(compiler.SQLCompiler):
         return text
 
     def render_literal_value(self, value: Any, type_: Any) -> str:
-        """Return a literal of the value's type, with backslashes doubled, as Spark needs them."""
+        """Return a value as a literal, with backslashes doubled, as Spark needs them."""
         if isinstance(value, bytes):
             return f"X'{value.hex()}'"
         text: str = super().render_literal_value(value, type_)
@@ -55,22 +55,22 @@ class HAProcCompiler(compiler.SQLCompiler):
         return text.replace("\\", "\\\\")
 
     def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:
-        """Return a query without rows."""
+        """Return a query that gives no rows, for an empty list behind IN."""
         return f"SELECT {', '.join('NULL' for _ in element_types)} WHERE 1 != 1"
 
     def visit_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
-        """Return a match of a regular expression."""
+        """Return the expression that matches a regular expression."""
         _no_flags(binary)
         return self._generate_generic_binary(binary, " RLIKE ", **kw)
 
     def visit_not_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
-        """Return the negated match of a regular expression."""
+        """Return the expression that negates such a match."""
         _no_flags(binary)
         return self._generate_generic_binary(binary, " NOT RLIKE ", **kw)
 
 
 def _no_flags(binary: Any) -> None:
-    """Raise CompileError for flags of a regular expression: in Spark the pattern contains them."""
+    """Raise CompileError if a regular expression has flags: Spark has them in the pattern."""
     if binary.modifiers.get("flags") is not None:
         raise exc.CompileError(
             "regexp_match has no flags in Spark: write them as (?i) in the pattern"
@@ -78,15 +78,18 @@ def _no_flags(binary: Any) -> None:
 
 
 class HAProcDDLCompiler(compiler.DDLCompiler):
-    """Definitions: Delta tables, unless ``Table(…, haproc_using="parquet")`` says otherwise."""
+    """Writes CREATE, ALTER and DROP in Spark's SQL.
+
+    Tables are Delta tables, unless ``Table(…, haproc_using="parquet")`` says otherwise.
+    """
 
     def get_column_specification(self, column: Any, **kw: Any) -> str:
-        """Return a column with its comment."""
+        """Return the definition of a column, with its comment."""
         text = super().get_column_specification(column, **kw)
         return text if column.comment is None else f"{text} COMMENT {self._text(column.comment)}"
 
     def post_create_table(self, table: Any) -> str:
-        """Return the clauses behind the columns."""
+        """Return the clauses that stand behind the columns of CREATE TABLE."""
         options = table.dialect_options["haproc"]
         text = f"\nUSING {options['using']}"
         if options["partitioned_by"]:
@@ -97,7 +100,7 @@ class HAProcDDLCompiler(compiler.DDLCompiler):
         return text + self._properties(table) if options["using"] == "delta" else text
 
     def _properties(self, table: Any) -> str:
-        """Return the properties without which Delta refuses the table's columns."""
+        """Return the table properties without which Delta refuses the table's columns."""
         needed = []
         if any(isinstance(column.server_default, DefaultClause) for column in table.columns):
             needed.append("'delta.feature.allowColumnDefaults' = 'supported'")
@@ -106,15 +109,18 @@ class HAProcDDLCompiler(compiler.DDLCompiler):
         return f"\nTBLPROPERTIES ({', '.join(needed)})" if needed else ""
 
     def create_table_select_suffixes(self, element: Any, type_: str, **kw: Any) -> str:
-        """Return the format of a table that is made of a query."""
+        """Return the clause with the format, for a table made from a query."""
         return "USING delta" if type_ == "create_table_as" else ""
 
     def visit_set_column_comment(self, create: Any, **kw: Any) -> str:
-        """Return the change of a column's comment."""
+        """Return the statement that sets a column's comment."""
         return self._comment(create.element, create.element.comment)
 
     def visit_drop_column_comment(self, drop: Any, **kw: Any) -> str:
-        """Return the change to an empty comment: Spark cannot drop a comment."""
+        """Return the statement that empties a column's comment.
+
+        Spark cannot drop a comment.
+        """
         return self._comment(drop.element, "")
 
     def _comment(self, column: Any, comment: str) -> str:
@@ -126,28 +132,31 @@ class HAProcDDLCompiler(compiler.DDLCompiler):
         return self.sql_compiler.render_literal_value(value, types.String())
 
     def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> None:  # type: ignore[override]
-        """Leave the primary key out: it would not be enforced, and Delta refuses it."""
+        """Leave the primary key out: Spark would not enforce it, and Delta refuses it."""
 
     def visit_foreign_key_constraint(self, constraint: Any, **kw: Any) -> None:  # type: ignore[override]
-        """Leave the foreign key out: it would not be enforced, and Delta refuses it."""
+        """Leave the foreign key out: Spark would not enforce it, and Delta refuses it."""
 
     def visit_unique_constraint(self, constraint: Any, **kw: Any) -> str:
-        """Raise CompileError: Spark cannot enforce it."""
+        """Raise CompileError: Spark cannot enforce that values are unique."""
         raise exc.CompileError("Spark keeps nothing unique: leave the UNIQUE constraint out")
 
     def visit_create_index(self, create: Any, *_: Any, **kw: Any) -> str:
-        """Return an empty text, which is not sent: results are the same without an index."""
+        """Return an empty text, so that nothing is sent: Spark has no indexes.
+
+        Queries have the same results without one.
+        """
         if create.element.unique:
             raise exc.CompileError("Spark keeps nothing unique: leave the unique index out")
         return ""
 
     def visit_drop_index(self, drop: Any, **kw: Any) -> str:
-        """Return an empty text, which is not sent."""
+        """Return an empty text, so that nothing is sent: there is no index."""
         return ""
 
 
 class HAProcTypeCompiler(compiler.GenericTypeCompiler):
-    """Types."""
+    """Writes types in Spark's SQL."""
 
     def visit_VARCHAR(self, type_: Any, **kw: Any) -> str:
         return f"VARCHAR({type_.length})" if type_.length else "STRING"
@@ -171,7 +180,7 @@ class HAProcTypeCompiler(compiler.GenericTypeCompiler):
         return "TINYINT"
 
     def visit_FLOAT(self, type_: Any, **kw: Any) -> str:
-        """Return DOUBLE, which holds a float of Python, unless at most 24 bits are asked for."""
+        """Return FLOAT for at most 24 bits, else DOUBLE, which holds a Python float."""
         bits = type_.precision
         return "FLOAT" if bits is not None and bits <= _SINGLE_BITS_MAX else "DOUBLE"
 

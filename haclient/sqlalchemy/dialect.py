@@ -1,4 +1,4 @@
-"""The dialect: an engine's URL, connecting, statements, reflection by SHOW and DESCRIBE."""
+"""SQLAlchemy's dialect: an engine's URL, connecting, statements, and reflection of tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _TEXTS = frozenset({"catalog", "order", "consistency", "token", "user", "schema", *VARIABLES})
-"""Options that are never a number, even if they look like one."""
+"""Options of the URL that stay text, even if they look like a number."""
 
 
 def connect_options(url: URL, token: str | None) -> dict[str, Any]:
@@ -96,26 +96,29 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def cached(method: Method) -> Method:
-    """Let an inspector cache a method's answers; SQLAlchemy 1.4 fails on its annotations."""
+    """Let SQLAlchemy's inspector remember a method's answers.
+
+    SQLAlchemy 1.4 fails if the method has annotations, so they are removed.
+    """
     method.__annotations__ = {}
     return reflection.cache(method)
 
 
 def section(described: Sequence[Row], heading: str) -> list[Row]:
-    """Return the rows of DESCRIBE between a heading and the next blank row."""
+    """Return the rows of DESCRIBE from below a heading to the next blank row."""
     found = [at for at, row in enumerate(described) if row[0] == heading]
     rest = described[found[-1] + 1 :] if found else ()
     return list(itertools.takewhile(lambda row: row[0], rest))
 
 
 def _drop_count(cursor: Any, context: Any) -> None:
-    """Hide the result row of an UPDATE or DELETE: ``rowcount`` has the same number."""
+    """Discard the result row of an UPDATE or DELETE: ``rowcount`` has the same number."""
     if context is not None and (context.isupdate or context.isdelete):
         cursor.description = None
 
 
 class HAProcDialect(default.DefaultDialect):
-    """SQLAlchemy on a ring of Sparks."""
+    """SQLAlchemy's dialect for a ring."""
 
     name = "haproc"
     driver = "haclient"
@@ -145,7 +148,7 @@ class HAProcDialect(default.DefaultDialect):
 
     @classmethod
     def import_dbapi(cls) -> DBAPIModule:
-        """Return the DB-API module."""
+        """Return the DB-API module `haclient`."""
         return haclient  # type: ignore[return-value]
 
     dbapi = import_dbapi  # type: ignore[assignment]  # SQLAlchemy 1.4 uses this name
@@ -153,19 +156,19 @@ class HAProcDialect(default.DefaultDialect):
     # -- connecting ------------------------------------------------------------------------
 
     def create_connect_args(self, url: URL) -> tuple[Sequence[str], dict[str, Any]]:
-        """Return the arguments for `haclient.connect`."""
+        """Return the arguments with which SQLAlchemy calls `haclient.connect`."""
         options = connect_options(url, os.environ.get("HACLIENT_TOKEN"))
         return [], {**options, **tls_options(os.environ, options)}
 
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
-        """True if the connection cannot be used any more.
+        """True if the connection cannot be used any more after the error ``e``.
 
         It survives the failure of a server. Only a closed session never comes back.
         """
         return getattr(e, "error_class", "") == "HAPROC_SESSION_CLOSED"
 
     def do_rollback(self, dbapi_connection: Any) -> None:
-        """Do nothing: a statement is final."""
+        """Do nothing: each statement is final, and cannot be undone."""
 
     def get_isolation_level(self, dbapi_connection: Any) -> Any:
         """Return AUTOCOMMIT, the only level."""
@@ -178,12 +181,12 @@ class HAProcDialect(default.DefaultDialect):
         return (AUTOCOMMIT,)
 
     def set_isolation_level(self, dbapi_connection: Any, level: Any) -> None:
-        """Raise ArgumentError for any other level."""
+        """Accept AUTOCOMMIT; raise ArgumentError for any other level."""
         if level != AUTOCOMMIT:
             raise exc.ArgumentError(f"the isolation level is {AUTOCOMMIT}, and cannot be {level}")
 
     def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
-        """Run a statement; an empty one, for a definition that Spark does not have, is skipped."""
+        """Run a statement; skip an empty one, which stands for what Spark does not have."""
         if statement or context is None or not context.isddl:
             cursor.execute(statement, parameters)
         _drop_count(cursor, context)
@@ -202,26 +205,26 @@ class HAProcDialect(default.DefaultDialect):
 
     @cached
     def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
-        """Return the schemas of the catalog."""
+        """Return the names of the catalog's schemas."""
         return [row[0] for row in connection.exec_driver_sql("SHOW SCHEMAS")]
 
     @cached
     def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
-        """Return a schema's tables."""
+        """Return the names of a schema's tables."""
         views = set(self.get_view_names(connection, schema, **kw))
         tables = self._shown(connection, "TABLES", schema, temporary=False)
         return [name for name in tables if name not in views]
 
     @cached
     def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
-        """Return a schema's views."""
+        """Return the names of a schema's views."""
         return self._shown(connection, "VIEWS", schema, temporary=False)
 
     @cached
     def get_temp_view_names(
         self, connection: Any, schema: str | None = None, **kw: Any
     ) -> list[str]:
-        """Return the temporary views of the connection's session."""
+        """Return the names of the temporary views in the connection's session."""
         return self._shown(connection, "VIEWS", schema, temporary=True)
 
     def _shown(
@@ -246,9 +249,9 @@ class HAProcDialect(default.DefaultDialect):
     def get_columns(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
-        """Return the columns; types and nullability are those of a query's result.
+        """Return a table's columns, with types and nullability from the result of a query.
 
-        DESCRIBE has the comments and defaults, but cuts long types short.
+        DESCRIBE gives the comments and defaults, but it cuts long types short.
         """
         described = self._described(connection, table_name, schema, **kw)
         defaults = {name: text for name, _, text in section(described, "# Column Default Values")}
@@ -271,14 +274,14 @@ class HAProcDialect(default.DefaultDialect):
     def get_pk_constraint(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> Any:
-        """Return an empty primary key; raises NoSuchTableError."""
+        """Return a primary key without columns. Raises NoSuchTableError."""
         self._described(connection, table_name, schema, **kw)
         return {"constrained_columns": [], "name": None}
 
     def _none(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
-        """Return an empty list; raises NoSuchTableError."""
+        """Return an empty list: Spark has no keys and indexes. Raises NoSuchTableError."""
         self._described(connection, table_name, schema, **kw)
         return []
 
@@ -287,13 +290,13 @@ class HAProcDialect(default.DefaultDialect):
     def get_table_comment(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> Any:
-        """Return a table's or view's comment."""
+        """Return the comment of a table or view. Raises NoSuchTableError."""
         return {"text": self._detail(connection, table_name, schema, "Comment", **kw) or None}
 
     def get_view_definition(
         self, connection: Any, view_name: str, schema: str | None = None, **kw: Any
     ) -> str:
-        """Return the query of a view."""
+        """Return the SQL query of a view."""
         text = self._detail(connection, view_name, schema, "View Text", **kw)
         if text is None:
             raise exc.NoSuchTableError(f"{self._name(view_name, schema)} is no view")
@@ -310,7 +313,7 @@ class HAProcDialect(default.DefaultDialect):
     def _described(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Row]:
-        """Return the rows of DESCRIBE, first those of the columns; raises NoSuchTableError."""
+        """Return the rows of DESCRIBE; the columns come first. Raises NoSuchTableError."""
         name = self._name(table_name, schema)
         try:
             rows = connection.exec_driver_sql(f"DESCRIBE TABLE EXTENDED {name}")

@@ -1,4 +1,4 @@
-"""Spark's types that SQLAlchemy has no name for, and Arrow's types as SQLAlchemy's."""
+"""SQLAlchemy types for Spark's types that SQLAlchemy does not have, and for Arrow's types."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Process = Callable[[Any], Any]
 
 
 class TINYINT(types.SmallInteger):
-    """One byte."""
+    """An integer of one byte."""
 
     __visit_name__ = "TINYINT"
 
 
 class TIMESTAMP_NTZ(types.DateTime):
-    """A date and time without a time zone: ``DateTime()`` on Spark."""
+    """A date and time without a time zone; ``DateTime()`` becomes this type on Spark."""
 
     __visit_name__ = "TIMESTAMP_NTZ"
 
 
 class INTERVAL(OwnType):
-    """``INTERVAL DAY TO SECOND`` (timedelta), or another of Spark's. Delta tables have none."""
+    """``INTERVAL DAY TO SECOND`` (timedelta), or another interval; no Delta table can store it."""
 
     cache_ok = True
 
@@ -44,15 +44,18 @@ class INTERVAL(OwnType):
         self.fields = fields
 
     def get_col_spec(self, **_: Any) -> str:
-        """Return the type as Spark writes it."""
+        """Return the type as it is written in Spark's SQL."""
         return f"INTERVAL {self.fields}".rstrip()
 
 
 class TextTime(types.Time):
-    """A time of day in a STRING, because tables have no such type: ``Time()`` on Spark."""
+    """A time of day, stored as a STRING; ``Time()`` becomes this type on Spark.
+
+    Spark's tables cannot store times.
+    """
 
     def bind_processor(self, dialect: Dialect) -> Process:
-        """Return a function that turns a time into the stored text."""
+        """Return a function that turns a time into the text that is stored."""
         return lambda value: value.isoformat() if isinstance(value, time) else value
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Process:
@@ -60,12 +63,12 @@ class TextTime(types.Time):
         return lambda value: time.fromisoformat(value) if isinstance(value, str) else value
 
     def literal_processor(self, dialect: Dialect) -> Callable[[time], str]:
-        """Return a function that writes a time as a literal."""
+        """Return a function that writes a time as a literal in SQL."""
         return lambda value: f"'{value.isoformat()}'"
 
 
 class MAP(OwnType):
-    """Keys of one type to values of another; a value is a dict."""
+    """A map from keys of one type to values of another; in Python a dict."""
 
     __visit_name__ = "MAP"
     cache_ok = True
@@ -76,44 +79,44 @@ class MAP(OwnType):
 
 
 class _AsJson(OwnType):
-    """Values that are sent to Spark as JSON text."""
+    """The base of types whose values are sent to Spark as JSON text."""
 
     def bind_processor(self, dialect: Dialect) -> Process:
-        """Return a function that turns a value into the JSON text."""
+        """Return a function that turns a value into JSON text."""
         return lambda value: None if value is None else json.dumps(value, default=_as_text)
 
     def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
-        """Return the marker's text as a value of this type."""
+        """Return SQL that turns the JSON text of a parameter into this type."""
         return cast(func.parse_json(bindvalue), self)
 
 
 def _as_text(value: object) -> str:
-    """Return the text that Spark reads as the value; TypeError if it would read another value."""
+    """Return a value as JSON text. Raises TypeError if Spark would read another value from it."""
     if isinstance(value, date | time | Decimal | UUID):
         return str(value)
     raise TypeError(f"JSON has no {type(value).__name__}")
 
 
 class VARIANT(_AsJson):
-    """A value that JSON can hold; a result is that value, not its text."""
+    """A value that JSON can hold; a query gives the value itself, not its text."""
 
     cache_ok = True
 
     def get_col_spec(self, **_: Any) -> str:
-        """Return the type as Spark writes it."""
+        """Return the type as it is written in Spark's SQL."""
         return "VARIANT"
 
     def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
-        """Return the marker's text as a VARIANT."""
+        """Return SQL that turns the JSON text of a parameter into a VARIANT."""
         return func.parse_json(bindvalue, type_=self)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Process:
-        """Return a function that parses the JSON text of a result."""
+        """Return a function that turns the JSON text of a result into the value."""
         return lambda value: json.loads(value) if isinstance(value, str) else value
 
 
 class STRUCT(_AsJson):
-    """Named fields, in their order; a value is a dict."""
+    """A struct of named fields, in order; in Python a dict."""
 
     __visit_name__ = "STRUCT"
     cache_ok = True
@@ -142,7 +145,7 @@ _SIMPLE: tuple[tuple[Callable[[Any], bool], Callable[[], TypeEngine[Any]]], ...]
 
 
 def of_arrow(kind: Any, is_variant: bool = False) -> TypeEngine[Any]:
-    """Return SQLAlchemy's type for a column's Arrow type; NullType if there is none."""
+    """Return SQLAlchemy's type for a column's Arrow type; NullType if it has none."""
     if is_variant:
         return VARIANT()
     if pa.types.is_decimal(kind):

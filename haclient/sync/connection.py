@@ -1,5 +1,5 @@
 # Written by scripts/async_to_sync.py from haclient/aio/connection.py; edit that one.
-"""PEP 249's connection, to a ring instead of one server."""
+"""PEP 249's connection, but to a ring of servers instead of one server."""
 
 from __future__ import annotations
 
@@ -25,15 +25,18 @@ from haclient.sync.transport import Response, StateLock, Transport, now, sleep
 from haclient.sync.view import HttpDoors, View
 
 _CANCEL_S = 45.0
-"""The longest time of a cancel call. A server answers when it knows the fate: within about 35 s."""
+"""The longest time of a request to cancel.
+
+A server answers when it knows what became of the statement: within about 35 s.
+"""
 _PAUSE_S = 0.1
 _CLOSE_S = 1.0
 ANSWER_BYTES_MAX = 1 << 20
-"""The most bytes of an answer to rows, which is a few numbers."""
+"""The most bytes of the answer to appended rows, which is a few numbers."""
 
 
 class Connection:
-    """A connection; opens nothing until the first statement.
+    """A PEP 249 connection to a ring; sends nothing before the first statement.
 
     Threads may share it: each uses its own cursors. A session (USE, SET, temporary views) belongs
     to the connection, and so to all of its cursors.
@@ -65,7 +68,7 @@ class Connection:
         self._session = Session(self._transport, self._headers, start)
         self._running: list[tuple[str, Server]] = []
         self._last: tuple[str, Server] | None = None
-        """The last request that was sent, and its server."""
+        """The id of the last request that was sent, and the server that received it."""
         self._lock = StateLock()
         self._last_offset: int | None = None
         self._seen = SeenOffsets(settings.after_offset)
@@ -78,17 +81,17 @@ class Connection:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """Return the URLs of all servers in use, best first: given ones and learned ones."""
+        """Return the URLs of all servers in use, best first: the given and the learned ones."""
         return tuple(server.url for server in self._view.preferred)
 
     @property
     def last_offset(self) -> int | None:
-        """Return the highest log offset that an answer has named; None before any has."""
+        """Return the highest offset in the ring's log that an answer named; None if none has."""
         return self._last_offset
 
     @property
     def after_offset(self) -> int:
-        """Return the token for another connection that must see this one's writes and reads.
+        """Return a token for another connection that must see this one's writes and reads.
 
         The token is an option of `connect`: the offset of the ring's log that session reads must
         show. This connection itself sends it with its own statements.
@@ -96,7 +99,7 @@ class Connection:
         return self._seen.token
 
     def _saw(self, ha: Mapping[str, Any]) -> None:
-        """Note the offsets in the ``ha`` block of an answer."""
+        """Remember the log offsets in an answer's ``ha`` block (HAProc's facts) for later reads."""
         offset = ha.get("log_offset")
         with self._lock:
             if isinstance(offset, int):
@@ -105,18 +108,18 @@ class Connection:
 
     @property
     def has_session(self) -> bool:
-        """True if statements run in a session, which may have names of its own."""
+        """True if the connection has a session, which may have its own catalog and views."""
         return self._session.id is not None
 
     def cursor(self) -> Cursor:
-        """Return a new cursor."""
+        """Return a new PEP 249 cursor of this connection."""
         self.check_open()
         return Cursor(self)
 
     def execute(
         self, operation: str, parameters: Parameters | None = None, **options: Any
     ) -> Cursor:
-        """Run a statement on a new cursor and return the cursor."""
+        """Run a statement on a new PEP 249 cursor; return this cursor."""
         return self.cursor().execute(operation, parameters, **options)
 
     def append(
@@ -129,7 +132,10 @@ class Connection:
         age_s: float = 0.0,
         write_concern: str | None = None,
     ) -> dict[str, Any]:
-        """Append rows to a table as one operation, by column name; return the ``ha`` block.
+        """Append rows to a table as one write, by column name; return the answer's ``ha`` block.
+
+        The ``ha`` block has HAProc's facts about the write: cluster, log offset, outcome per
+        cluster.
 
         ``table``: ``[catalog.][schema.]name``.
 
@@ -169,10 +175,11 @@ class Connection:
         failed: Callable[[], Exception | None] = lambda: None,
         where: tuple[str | None, str | None] | None = None,
     ) -> Result:
-        """Send rows in one of the server's forms as one operation.
+        """Append rows to a table as one write; the rows are encoded in ``media_type``.
 
-        ``make_body`` is called for each attempt; ``failed`` returns the error of making the body.
-        ``where``: the catalog and schema; None: those that `place` returns now.
+        ``make_body`` is called for each attempt; ``failed`` returns the error of making the body,
+        or None. ``where``: the catalog and schema of the table; None: those that `place` returns
+        now.
         """
         self.check_open()
         catalog, schema = where or self.place()
@@ -203,7 +210,10 @@ class Connection:
         return self._run(request_id, timeout_s, Work(attempt, in_doubt=age_s > 0))
 
     def place(self) -> tuple[str | None, str | None]:
-        """Return the catalog and schema where names are looked up; None: the server's default."""
+        """Return the catalog and schema in which table names without them are looked up.
+
+        None: the server's default. In a session the server is asked for both.
+        """
         found = self.settings.catalog, self.settings.schema
         if self._session.id is None:
             return found
@@ -214,9 +224,10 @@ class Connection:
     def written(
         self, request_id: str, write_concern: str | None = None
     ) -> dict[str, Any] | Failure | None:
-        """Return an ended write's ``ha`` block, or its failure; None if the ring knows no end.
+        """Return what became of a write: its ``ha`` block (HAProc's facts), or its failure.
 
-        In the ``ha`` block, ``concern_met`` shows if the write has met ``write_concern``.
+        None if no server knows that it has ended. In the ``ha`` block, ``concern_met`` is True if
+        the write has met ``write_concern``.
         """
         self.check_open()
         path = protocol.written_path(request_id, write_concern)
@@ -246,7 +257,7 @@ class Connection:
         piece_bytes: int = PIECE_BYTES,
         **options: Any,
     ) -> Loaded:
-        """Load a file into a table, piece by piece, and return the amount.
+        """Load a file into a table, piece by piece; return how much was loaded.
 
         - ``kind``: ``csv``, ``jsonl``, ``parquet`` or ``arrow``; None: as the file's name shows;
         - ``columns``: the names of the file's columns, or a line of CSV with the names;
@@ -266,7 +277,7 @@ class Connection:
     def run_statement(
         self, statement: Statement, stream: bool, is_cancelled: Callable[[], bool]
     ) -> Result:
-        """Run a statement on the ring; called by a cursor."""
+        """Run a statement on the ring and return its answer; a cursor calls this."""
         self.check_open()
         statement = self._with_freshness(statement)
         limit = -1 if stream else self.settings.buffer_bytes_max
@@ -297,7 +308,10 @@ class Connection:
         return self._run(statement.request_id, statement.timeout_s, work)
 
     def _with_freshness(self, statement: Statement) -> Statement:
-        """Return the statement with the read level and the seen offsets, for all its attempts."""
+        """Add the connection's read level and the log offsets that the answer must show.
+
+        Every attempt sends the same ones.
+        """
         freshness = (self.settings.consistency, self.settings.acceptable_offset_lag)
         usual = zip(("consistency", "acceptable_offset_lag"), freshness, strict=True)
         options = {name: value for name, value in usual if value is not None}
@@ -315,7 +329,7 @@ class Connection:
     def _attempt(
         self, statement: Statement, age: Age, server: Server, deadline: float, limit: int
     ) -> Result:
-        """Send the statement to one server, after opening the session if it needs one."""
+        """Send the statement to one server; open the session first if it needs one."""
         while True:
             session_id = self._session.ensure(server, deadline)
             catalog, schema = self.settings.catalog, self.settings.schema
@@ -340,16 +354,19 @@ class Connection:
         body: Body,
         deadline: float,
     ) -> Response:
-        """Send a request and return the answer's head; note the server's state in it."""
+        """Send a request; return the answer's status and headers, with the body unread.
+
+        If a header reports that the server is leaving service, remember that.
+        """
         response = self._transport.request(server, method, path, headers, body, deadline)
         if response.header(protocol.STATE_HEADER):
             self._view.left(server)
         return response
 
     def cancel(self, request_id: str) -> str:
-        """Ask the server that runs this request, or ran it last, to end it; called by a cursor.
+        """Ask the server that runs this request, or ran it last, to end it; a cursor calls this.
 
-        Returns the statement's fate; empty if no server knows it.
+        Returns what became of the statement; empty if no server knows it.
         """
         became = ""
         running = [server for running, server in tuple(self._running) if running == request_id]
@@ -366,7 +383,11 @@ class Connection:
         return became
 
     def _cancel_anywhere(self, request_id: str, server: Server) -> str | None:
-        """Ask this server; if it cannot be reached, ask the next one: each can revoke a write."""
+        """Ask ``server`` to cancel; if it cannot be reached, ask the others.
+
+        Each server can revoke a write. Returns what became of the statement; None if the server
+        does not know it. Raises OperationalError if no server can be reached.
+        """
         first: WireError | None = None
         for each in (server, *(other for other in self._view.preferred if other != server)):
             try:
@@ -396,7 +417,7 @@ class Connection:
             raise InterfaceError("the connection is closed")
 
     def close(self) -> None:
-        """Close the session and all connections."""
+        """Close the session and all connections to servers."""
         if self._closed:
             return
         self._closed = True

@@ -1,5 +1,5 @@
 # Written by scripts/async_to_sync.py from haclient/aio/cursor.py; edit that one.
-"""PEP 249's cursor, the answer that it reads, and more: Arrow, pandas, cancelling."""
+"""PEP 249's cursor, and the answer that it reads; also Arrow, pandas, cancelling."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """One answer. ``ha`` is its ``ha`` block, ``server`` the server that gave it."""
+    """One answer. ``ha``: HAProc's facts in it; ``server``: the server that sent it."""
 
     def __init__(self, ha: dict[str, Any], server: Server, request_id: str) -> None:
         self.ha = ha
@@ -49,17 +49,17 @@ class Result:
         self._response: Response | None = None
 
     def hold(self, schema: Any, batches: list[Any]) -> None:
-        """Store a complete result."""
+        """Store a result that has been read completely."""
         self.schema, self._batches = schema, batches
 
     def stream(self, response: Response, frames: Frames, batches: list[Any]) -> None:
-        """Store the beginning of a result and the response with the rest."""
+        """Store the batches read so far, and the response with the rest of the result."""
         self.schema, self._batches = frames.schema, batches
         self._response, self._frames = response, frames
         response.without_deadline()
 
     def next_batch(self) -> Any:
-        """Return the next record batch, None at the end. Raises OperationalError on a break."""
+        """Return the next batch of rows, None at the end; OperationalError if the stream breaks."""
         while self._next >= len(self._batches):
             if self._response is None or self._frames is None:
                 return None
@@ -91,7 +91,7 @@ class Result:
         )
 
     def close(self) -> None:
-        """Stop reading and close the response."""
+        """Stop reading the result, and close the response."""
         response, self._response = self._response, None
         self._batches, self._next = [], 0
         if response is not None:
@@ -99,9 +99,10 @@ class Result:
 
 
 def receive(response: Response, server: Server, request_id: str, buffer_bytes_max: int) -> Result:
-    """Return an answer: whole if it is within the limit, otherwise its beginning and a stream.
+    """Read an answer: all of it if it has at most ``buffer_bytes_max`` bytes, else its beginning.
 
-    Raises WireError, or Rejected for an error answer.
+    The rest is then streamed. Raises WireError if the connection fails, and Rejected for an error
+    answer.
     """
     chunks: list[bytes] = []
     size = 0
@@ -156,7 +157,7 @@ def _begin_stream(result: Result, response: Response, chunks: list[bytes]) -> No
 
 
 class Cursor(ArrowResult):
-    """Runs statements, one after another, and holds the last one's result.
+    """A PEP 249 cursor: runs statements, one after another, and has the last one's result.
 
     ``description``, ``rowcount`` and ``arraysize`` are PEP 249's. ``ha`` is the last answer's
     ``ha`` block (cluster, class, log offset, outcome per cluster), ``request_id`` the last
@@ -191,8 +192,8 @@ class Cursor(ArrowResult):
     ) -> Cursor:
         """Run one statement with ``?`` (a sequence) or ``:name`` (a mapping) parameters.
 
-        - ``request_id``: the idempotency key; made here unless given;
-        - ``timeout_s``: the total deadline;
+        - ``request_id``: the request's id, under which it can be repeated; made here unless given;
+        - ``timeout_s``: the time limit over all attempts;
         - ``stream``: True: return rows as they arrive, without reading the whole result first;
         - ``age_s``: the time since this ``request_id`` was first sent; 0 if it was not sent before;
         - ``options``: ``consistency``, ``acceptable_offset_lag``, ``operation_class``, ``fanout``,
@@ -215,9 +216,10 @@ class Cursor(ArrowResult):
     ) -> Cursor:
         """Run a statement for each set of parameters.
 
-        An ``INSERT … VALUES (…)`` with one row is one operation for all sets: all rows or none. If
-        its values are only markers, more than a thousand sets are sent as rows, of any number, if
-        they fit the columns without loss.
+        An ``INSERT … VALUES (…)`` with one row becomes one write for all sets: all rows or none. If
+        all its values are parameter markers, and there are more than a thousand sets, they are sent
+        as rows in Arrow, if the values fit the columns without loss; their number is then not
+        limited.
 
         Any other statement is run once for each set, in order, with the request ids
         ``<request_id>.1``, ``<request_id>.2`` …, up to the first error; ``timeout_s`` then holds
@@ -240,7 +242,10 @@ class Cursor(ArrowResult):
         return self
 
     def _run_as_rows(self, statement: Statement, given: list[Parameters]) -> bool:
-        """Send the sets of an INSERT as rows; return True if the ring took them."""
+        """Send the parameter sets of an INSERT as rows; return True if the ring accepted them.
+
+        False: they were not appended, so the caller must send them with the statement.
+        """
         insert = None if self.connection.has_session else value_insert(statement.text)
         rows = None if insert is None else as_rows(insert, given)
         if insert is None or rows is None or statement.options.keys() - {"write_concern"}:
@@ -309,12 +314,12 @@ class Cursor(ArrowResult):
         self.rowcount = affected if isinstance(affected, int) else -1
 
     def cancel(self) -> str:
-        """Ask the server to end the running statement; call it beside ``execute``.
+        """Ask the server to end the running statement; call it while ``execute`` runs.
 
         A write is revoked if no cluster has committed it. If that server cannot be reached, the
-        next one is asked to cancel. Returns the statement's fate: ``canceled``, ``revoked``,
-        ``committed``, ``rejected``, ``undecided`` or ``ended``, see docs/guide/sql.md; empty if no
-        server knows it.
+        next one is asked to cancel. Returns what became of the statement: ``canceled``,
+        ``revoked``, ``committed``, ``rejected``, ``undecided`` or ``ended``, see docs/guide/sql.md;
+        empty if no server knows it.
 
         ``execute`` then sends the statement to no other server. It raises OperationalError, or for
         a revoked write the error of its rejection.
@@ -323,7 +328,7 @@ class Cursor(ArrowResult):
         return self.connection.cancel(self.request_id) if self.request_id else ""
 
     def fetchone(self) -> tuple[Any, ...] | None:
-        """Return the next row, None at the end."""
+        """Return the next row; None when there are no more rows."""
         while self._rows is None or self._position >= len(self._rows):
             if not self._next_rows():
                 return None
@@ -332,7 +337,7 @@ class Cursor(ArrowResult):
         return row
 
     def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
-        """Return the next rows, at most ``size`` (else ``arraysize``)."""
+        """Return the next rows, at most ``size``; without ``size`` at most ``arraysize``."""
         wanted = self.arraysize if size is None else size
         found: list[tuple[Any, ...]] = []
         while len(found) < wanted and (row := self.fetchone()) is not None:
@@ -396,18 +401,18 @@ class Cursor(ArrowResult):
         self.connection.check_open()
 
     def nextset(self) -> None:
-        """Discard the result and return None: a statement has only one result."""
+        """Discard the result and return None: a statement has only one result set."""
         self._held()
         self._reset()
 
     def setinputsizes(self, sizes: object) -> None:
-        """Do nothing, as PEP 249 allows."""
+        """Do nothing: PEP 249 allows that, and no sizes are needed."""
 
     def setoutputsize(self, size: int, column: int | None = None) -> None:
-        """Do nothing, as PEP 249 allows."""
+        """Do nothing: PEP 249 allows that, and no sizes are needed."""
 
     def close(self) -> None:
-        """Discard the result and close the cursor."""
+        """Discard the result and close the PEP 249 cursor."""
         if not self._closed:
             self._reset()
             self._closed = True

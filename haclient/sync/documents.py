@@ -1,5 +1,5 @@
 # Written by scripts/async_to_sync.py from haclient/aio/documents.py; edit that one.
-"""JSON documents of a ring, among them batch jobs, read with the failover of statements."""
+"""Requests for a ring's JSON documents, such as its status and its jobs, with failover."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from haclient.sync.view import HttpDoors, View
 
 
 class Documents:
-    """Reads JSON documents; leave it with ``async with``. Methods raise DatabaseError."""
+    """Requests JSON documents of the ring; use it with ``async with``.
+
+    Methods raise DatabaseError.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -27,7 +30,7 @@ class Documents:
         self._ring = Ring(settings, self._view)
 
     def cluster_status(self) -> dict[str, Any]:
-        """Return the ring as one server sees it, even if that server does not serve."""
+        """Return the ring's status as one server sees it, even if that server is not READY."""
         return self.request("GET", topology.PATH)
 
     def request(
@@ -38,7 +41,10 @@ class Documents:
         body: bytes = b"",
         request_id: str = "",
     ) -> dict[str, Any]:
-        """Send a repeatable request to one server after another, until one answers."""
+        """Send a request to one server after another, until one answers; return the JSON.
+
+        The request must be one that may be sent twice.
+        """
         sent = {**self._headers, **(headers or {})}
 
         def attempt(server: Server, deadline: float) -> dict[str, Any]:
@@ -51,7 +57,7 @@ class Documents:
         return self._ring.try_servers(request_id, self._settings.timeout_s, Work(attempt))
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to servers."""
         self._view.close()
         self._transport.close()
 
@@ -66,7 +72,10 @@ class Documents:
 
 
 class Jobs(Documents):
-    """The jobs of one user; leave it with ``async with``. Methods raise DatabaseError."""
+    """Submits and watches jobs of one user; use it with ``async with``.
+
+    Methods raise DatabaseError.
+    """
 
     def submit(
         self,
@@ -74,9 +83,10 @@ class Jobs(Documents):
         files: Sequence[JobFile] = (),
         request_id: str | None = None,
     ) -> dict[str, Any]:
-        """Submit a job and return it; repeated at any server, it is one job.
+        """Submit a job and return it; sent again under its id, to any server, it is the same job.
 
-        ``request``: the fields of ``POST /batches``.
+        ``request``: the fields of ``POST /batches``. ``request_id``: the id; made here if it is
+        None.
         """
         request_id = request_id or new_request_id()
         kind, body = form(request, files)
@@ -84,17 +94,23 @@ class Jobs(Documents):
         return self.request("POST", "/batches", headers, body, request_id)
 
     def listed(self, start: int, size: int) -> dict[str, Any]:
-        """Return ``size`` jobs by their ids, from index ``start`` on: ``total``, ``sessions``."""
+        """Return ``size`` jobs in the order of their ids, after the first ``start`` jobs.
+
+        The answer has the fields ``total`` (the number of all jobs) and ``sessions`` (the jobs).
+        """
         return self.request("GET", f"/batches?from={start}&size={size}")
 
     def job(self, job_id: int) -> dict[str, Any]:
-        """Return a job as it is now."""
+        """Return the job's present state."""
         return self.request("GET", f"/batches/{job_id}")
 
     def log(self, job_id: int, start: int, size: int = 1000) -> dict[str, Any]:
-        """Return lines of a job's log from line ``start`` on: ``from``, ``total`` and ``log``."""
+        """Return at most ``size`` lines of a job's output, from line ``start`` on.
+
+        The answer has the fields ``from``, ``total`` and ``log`` (the lines).
+        """
         return self.request("GET", f"/batches/{job_id}/log?from={start}&size={size}")
 
     def kill(self, job_id: int) -> None:
-        """End a job."""
+        """End a job, whether it runs or waits."""
         self.request("DELETE", f"/batches/{job_id}")

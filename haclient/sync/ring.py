@@ -1,5 +1,5 @@
 # Written by scripts/async_to_sync.py from haclient/aio/ring.py; edit that one.
-"""Requests to the ring by the failover policy, and the session in which they run."""
+"""Sends a request to the servers of a ring by the failover policy; opens the session for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from haclient.sync.view import View
 
 
 class Session:
-    """A connection's session; does nothing until it is needed."""
+    """A connection's session in the ring; it is opened when the first statement needs it."""
 
     def __init__(self, transport: Transport, headers: dict[str, str], start: list[str]) -> None:
         self.id: str | None = None
@@ -37,11 +37,14 @@ class Session:
         self._lock = Lock()
 
     def start(self) -> None:
-        """Note that the connection needs a session from now on."""
+        """From now on the connection needs a session: give it an id."""
         self.id = self.id or str(uuid.uuid4())
 
     def ensure(self, server: Server, deadline: float) -> str | None:
-        """Open the session if it is needed and not open. Return its id; None if none is needed."""
+        """Open the session if it is needed and not open; return its id.
+
+        Returns None if none is needed.
+        """
         if self.id is None or self._opened:
             return self.id
         with self._lock:
@@ -69,7 +72,7 @@ class Session:
         self._opened = True
 
     def close(self, server: Server, deadline: float) -> None:
-        """Close the session on this server; an error is ignored, as an idle session ends anyway."""
+        """Close the session on this server. An error is ignored: an idle session ends anyway."""
         if self.id is None or not self._opened:
             return
         path = protocol.session_path(self.id)
@@ -86,7 +89,10 @@ def exchange(
     body: bytes,
     deadline: float,
 ) -> tuple[int, bytes]:
-    """Send a request and read the whole answer; return its status and body. Raises WireError."""
+    """Send a request and read the whole answer; return its status and body.
+
+    Raises WireError.
+    """
     response = transport.request(server, method, path, headers, body, deadline)
     try:
         chunks: list[bytes] = []
@@ -117,22 +123,25 @@ _UNEXPLAINED = "clusters failed with it, and none could say why: nested too deep
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[T]):
-    """The work of a request at one server."""
+    """What is done at each server that is tried for a request."""
 
     attempt: Callable[[Server, float], T]
-    """Raises WireError, or Rejected for an error answer."""
+    """Sends the request to a server. Raises WireError, or Rejected for an error answer."""
     is_cancelled: Callable[[], bool] = lambda: False
     cancel_at: Callable[[Server], None] | None = None
-    """Cancels the request at a server when another server was faster; None: no hedging."""
+    """Cancels the request at a server that was slower than a second one.
+
+    None: no second server is asked.
+    """
     discard: Callable[[T], None] | None = None
-    """Discards a result that came too late."""
+    """Discards the result of a server that was slower than a second one."""
     in_doubt: bool = False
     """True if the request was sent before, and may have been carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class _End(Generic[T]):
-    """The end of an attempt at one server: with a result, or with a failure."""
+    """How one attempt at a server ended: with a result, or with a failure."""
 
     server: Server
     result: T | None = None
@@ -141,7 +150,7 @@ class _End(Generic[T]):
 
 
 class Ring:
-    """Runs the requests of one connection, at the servers of ``view``."""
+    """Sends the requests of one connection to the servers that ``view`` knows."""
 
     def __init__(self, settings: Settings, view: View) -> None:
         self.settings = settings
@@ -150,7 +159,10 @@ class Ring:
         self._lock = StateLock()
 
     def try_servers(self, request_id: str, timeout_s: float, work: Work[T]) -> T:
-        """Try one server after another until there is an answer; raises DatabaseError."""
+        """Try one server after another until one answers; return the result.
+
+        Raises DatabaseError for an error answer, or when the policy gives up.
+        """
         policy = self.settings.policy
         progress, action = self._decide(
             lambda memory: failover.begin(policy, memory, now(), timeout_s, True, work.in_doubt)
@@ -200,7 +212,10 @@ class Ring:
     def _attempt(
         self, work: Work[T], server: Server, progress: Progress
     ) -> tuple[Progress, list[_End[T]]]:
-        """Return how the attempt, and a hedged one if any, ended: the decisive end is the last."""
+        """Send the request to ``server``, and to a second one if that one is slow.
+
+        Returns how the attempts ended; the last one decides.
+        """
         begun = now()
         after_s = self._hedging.after_s() if work.cancel_at is not None else None
         other = None
@@ -255,7 +270,7 @@ class Ring:
     def _decide(
         self, choose: Callable[[Memory], tuple[Memory, Progress, Action]]
     ) -> tuple[Progress, Action]:
-        """Apply a decision to the knowledge of the servers."""
+        """Let ``choose`` decide the next step, and store the changed knowledge of the servers."""
         decided: list[tuple[Progress, Action]] = []
 
         def change(memory: Memory) -> Memory:

@@ -32,10 +32,13 @@ now = time.monotonic
 sleep = time.sleep
 Lock = threading.Lock
 StateLock = threading.RLock
-"""Reentrant: at any allocation a finalizer may make a request while its thread holds the lock."""
+"""Reentrant: Python may run a finalizer that makes a request while its thread has the lock."""
 
 _IDLE_MAX_S = 15.0
-"""Older kept connections are closed: shorter than any server's own limit (aiohttp's is 75 s)."""
+"""An unused connection is closed after this time, before any server closes it.
+
+aiohttp's servers do so after 75 s.
+"""
 _IDLE_CONNECTIONS_MAX = 64
 _READ_BYTES = 1 << 18
 DOCUMENT_BYTES_MAX = 1 << 20
@@ -43,12 +46,12 @@ _NEVER = float("inf")
 
 
 def spawn(function: Callable[[], None]) -> None:
-    """Run the function beside the caller; it must end by itself."""
+    """Run the function in a thread of its own; it must end by itself."""
     threading.Thread(target=function, name="haclient", daemon=True).start()
 
 
 class _Race(Generic[T]):
-    """Collects the results of two runners; later results are discarded."""
+    """Collects the results of two functions in threads; results that come later are discarded."""
 
     def __init__(self, discard: Callable[[T], None]) -> None:
         self._discard = discard
@@ -72,7 +75,7 @@ class _Race(Generic[T]):
             self._discard(cast(T, ended[0]))
 
     def next(self, timeout_s: float | None) -> T:
-        """Return the next result; raises the runner's error, or queue.Empty after ``timeout_s``."""
+        """Return the next result; raises the function's error, or queue.Empty after the timeout."""
         result, error = self._ended.get(timeout=timeout_s)
         if error is not None:
             raise error
@@ -95,10 +98,11 @@ def race(
     wins: Callable[[T], bool],
     discard: Callable[[T], None],
 ) -> list[T]:
-    """Run the first; if it has not ended after so long, the other too, until one wins or both end.
+    """Run ``first``, and if it takes longer than ``after_s`` also ``other``, until one result wins.
 
-    Return their results, in the order they ended. The loser's thread ends when its statement has
-    been cancelled on the server; its result is discarded.
+    Also ends when both have ended without a winner. Returns the results in the order in which they
+    ended. The loser's thread ends when its statement has been cancelled on the server; its result
+    is discarded.
     """
     running: _Race[T] = _Race(discard)
     ended: list[T] = []
@@ -116,9 +120,10 @@ def race(
 
 
 def beside(work: Callable[[T], None], items: Iterator[T], at_once: int) -> None:
-    """Do the work for each item, ``at_once`` at a time; the caller's thread makes the items.
+    """Run ``work`` for each item, for up to ``at_once`` items at the same time.
 
-    After the first error no work is begun; the error is raised once all begun work has ended.
+    The caller's thread makes the items. After the first error no further work is begun; the error
+    is raised when all begun work has ended.
     """
     with ThreadPoolExecutor(at_once, "haclient") as pool:
         running: set[Future[None]] = set()
@@ -135,7 +140,7 @@ def beside(work: Callable[[T], None], items: Iterator[T], at_once: int) -> None:
 
 
 class _Watched:
-    """A socket as http.client uses it, with a deadline and probes of the server's liveness."""
+    """A socket for http.client, with a deadline and probes of the server's liveness."""
 
     def __init__(self, sock: socket.socket, server: Server, transport: Transport) -> None:
         self.sock = sock
@@ -148,11 +153,11 @@ class _Watched:
         self._closed = False
 
     def sendall(self, data: bytes) -> None:
-        """Add a piece of the request; `flush` sends them together, in one packet if small."""
+        """Keep a piece of the request; `flush` sends all pieces, small ones in one packet."""
         self._pieces.append(data)
 
     def flush(self) -> None:
-        """Send the request."""
+        """Send the pieces of the request that `sendall` received."""
         view = memoryview(b"".join(self._pieces))
         self._pieces.clear()
         liveness = Liveness()
@@ -163,13 +168,13 @@ class _Watched:
                 liveness = self._check(liveness)
 
     def has_answer(self) -> bool:
-        """True if data has arrived, or the connection ended; always False with TLS."""
+        """True if data has arrived, or the connection has ended; always False with TLS."""
         if isinstance(self.sock, ssl.SSLSocket):
             return False
         return bool(select.select([self.sock], [], [], 0)[0])
 
     def receive_into(self, buffer: Any) -> int:
-        """Receive at least one byte; 0 at the end."""
+        """Receive at least one byte into ``buffer``; return the number, 0 at the end."""
         liveness = Liveness()
         while True:
             try:
@@ -187,7 +192,10 @@ class _Watched:
         return operation()
 
     def _check(self, liveness: Liveness) -> Liveness:
-        """Probe the server after a silence, until it is found alive or hung."""
+        """Probe the silent server until it answers or refuses; return the counts of failed probes.
+
+        Raises Hung if the server counts as hung.
+        """
         policy = self._transport.policy
         while now() < self.deadline:
             pulse = self._transport.pulse(self._server)
@@ -237,7 +245,7 @@ class _Reader(io.RawIOBase):
 
 
 class _Connection:
-    """One connection to a server."""
+    """One HTTP connection to a server."""
 
     def __init__(self, server: Server, transport: Transport, sock: socket.socket) -> None:
         self.watched = _Watched(sock, server, transport)
@@ -246,7 +254,7 @@ class _Connection:
         self.used_at = now()
 
     def usable(self) -> bool:
-        """True if a kept connection will probably work: not old, and nothing to read (an end)."""
+        """True if an unused connection will probably work: it is not old, and was not closed."""
         if now() - self.used_at > _IDLE_MAX_S or self.http.sock is None:
             return False
         sock = self.watched.sock
@@ -265,7 +273,7 @@ class _Connection:
 
 
 class Response:
-    """An answer with a body that is still to be read."""
+    """A server's answer: its status and headers, and the body, which is still to be read."""
 
     def __init__(
         self,
@@ -279,16 +287,16 @@ class Response:
         self._release = release
 
     def header(self, name: str) -> str | None:
-        """Return a header's value."""
+        """Return the value of a header; None if the answer does not have it."""
         return self._answer.headers.get(name)
 
     def without_deadline(self) -> None:
-        """Remove the deadline, for a caller that reads slowly; a hung server is still noticed."""
+        """Remove the deadline, for a caller that reads slowly; a hung server still ends it."""
         if self._connection is not None:
             self._connection.watched.deadline = _NEVER
 
     def read_some(self) -> bytes:
-        """Return the next bytes of the body; none at its end. Raises WireError."""
+        """Return the next bytes of the body; empty at its end. Raises WireError."""
         if self._connection is None:
             return b""
         with _wire_errors(self._connection):
@@ -325,7 +333,7 @@ def _wire_errors(connection: _Connection) -> Iterator[None]:
 
 
 def _send_in_pieces(watched: _Watched, body: Iterator[bytes]) -> bool:
-    """Send a body in chunks, up to its end or to an answer; return True at its end."""
+    """Send a body in chunks until it or the answer arrives; return True if all was sent."""
     for piece in body:
         if not piece:
             continue
@@ -339,12 +347,12 @@ def _send_in_pieces(watched: _Watched, body: Iterator[bytes]) -> bool:
 
 
 class Transport:
-    """Connections to all servers; used by many threads."""
+    """The connections to all servers; many threads use them."""
 
     def __init__(self, settings: Settings) -> None:
         self.policy: Policy = settings.policy
         self.hung_in_a_row = 0
-        """The number of attempts at hung servers since the last answer."""
+        """The number of attempts that ended at hung servers since the last answer."""
         self._idle: dict[int, deque[_Connection]] = {}
         self._tls = settings.tls
         # The user's files are read at once: their errors are the caller's.
@@ -360,7 +368,10 @@ class Transport:
         body: Body,
         deadline: float,
     ) -> Response:
-        """Send a request and return the answer's head. Raises WireError."""
+        """Send a request; return the answer's status and headers, with the body unread.
+
+        Raises WireError.
+        """
         connection = self._checkout(server, deadline)
         connection.watched.deadline = deadline
         connection.watched.hung_before = self.hung_in_a_row
@@ -384,7 +395,7 @@ class Transport:
         )
 
     def connect(self, server: Server, timeout_s: float) -> socket.socket:
-        """Open a socket; raises NotReached."""
+        """Open a socket to the server. Raises NotReached."""
         with ExitStack() as failed:
             try:
                 sock = socket.create_connection((server.host, server.port), timeout_s)
@@ -399,7 +410,7 @@ class Transport:
             return sock
 
     def pulse(self, server: Server) -> Pulse:
-        """Return the sign of life of a server, asked on a fresh connection."""
+        """Probe a server on a new connection; return if it is alive, refuses, or is silent."""
         try:
             answer = self._get(server, "/healthz", {})
         except NotReached as error:
@@ -408,7 +419,10 @@ class Transport:
         return Pulse.SILENT if answer is None else Pulse.ALIVE
 
     def fetch(self, server: Server, path: str, headers: dict[str, str]) -> tuple[int, bytes] | None:
-        """Return status and body of a small document, read on a fresh connection; None if late."""
+        """Return status and body of a small document, over a new connection.
+
+        None if it does not arrive in time.
+        """
         try:
             return self._get(server, path, headers)
         except NotReached:
@@ -452,7 +466,7 @@ class Transport:
             self.close()
 
     def close(self) -> None:
-        """Close every idle connection; those in use close when their answer is read."""
+        """Close every unused connection; those in use close when their answer is read."""
         self._closed = True
         for idle in list(self._idle.values()):
             with suppress(IndexError):  # it is empty

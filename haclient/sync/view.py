@@ -1,5 +1,5 @@
 # Written by scripts/async_to_sync.py from haclient/aio/view.py; edit that one.
-"""A connection's knowledge of its servers, and its sources: doors, probes, round trips."""
+"""What a connection knows of its servers, and how it learns that: reports and probes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from haclient.topology import Roster, Topology
 
 
 class HttpDoors:
-    """The HTTP doors of all servers of one connection."""
+    """Asks the servers of one connection over HTTP about themselves."""
 
     def __init__(self, transport: Transport, headers: dict[str, str]) -> None:
         self._transport = transport
         self._headers = headers
 
     def ready(self, server: Server) -> bool:
-        """True if the server reports in time that it accepts requests."""
+        """True if the server reports within the probe's timeout that it accepts requests."""
         answer = self._transport.fetch(server, "/readyz", self._headers)
         return answer is not None and answer[0] == 200
 
     def topology(self, server: Server) -> Topology | None:
-        """Return the server's report of itself and its ring; None if there is no valid one."""
+        """Return the server's report of itself and its ring; None if it sends no valid one."""
         answer = self._transport.fetch(server, topology.PATH, self._headers)
         return None if answer is None else topology.parse(*answer)
 
@@ -44,23 +44,26 @@ class HttpDoors:
 
 
 _CLIENT_NUMBER_BITS = 128
-"""Enough bits that for 30 servers every order is equally likely."""
+"""The random bits that choose a client's order of servers.
+
+With so many, each order of up to 30 servers is equally likely.
+"""
 _REFRESH_PAUSE_S = 1.0
-"""The shortest time between refreshes after failures; chosen, not measured."""
+"""The shortest time between two refreshes after failures; chosen, not measured."""
 
 
 class Doors(Protocol):
-    """Questions to servers about themselves, in any protocol."""
+    """The questions that a connection asks servers about themselves, over any protocol."""
 
     def ready(self, server: Server) -> bool:
-        """True if the server reports in time that it accepts requests."""
+        """True if the server reports within the probe's timeout that it accepts requests."""
 
     def topology(self, server: Server) -> Topology | None:
-        """Return the server's report of itself and its ring; None if there is no valid one."""
+        """Return the server's report of itself and its ring; None if it sends no valid one."""
 
 
 class View:
-    """The servers of one connection; shared by its requests.
+    """What one connection knows of its servers; all requests of the connection share it.
 
     ``stays`` returns True if the client must not go back to a preferred server just now.
     """
@@ -91,20 +94,20 @@ class View:
 
     @property
     def preferred(self) -> tuple[Server, ...]:
-        """Return all servers in use, best first."""
+        """Return all servers in use, in order of preference."""
         return tuple(self.server(index) for index in self._memory.preferred)
 
     @property
     def memory(self) -> Memory:
-        """Return the present knowledge."""
+        """Return what is known of the servers now."""
         return self._memory
 
     def server(self, index: int) -> Server:
-        """Return the server of this number."""
+        """Return the server with this index."""
         return self._roster.known[index].server
 
     def update(self, change: Callable[[Memory], Memory]) -> None:
-        """Note a request's experience, and probe servers that need it."""
+        """Change what is known of the servers; start probes if a server needs them."""
         with self._lock:
             self._change(change)
             start = not self._probing and not self._closed and bool(self._to_probe())
@@ -114,10 +117,11 @@ class View:
             spawn(lambda: _watch(view))
 
     def _change(self, change: Callable[[Memory], Memory]) -> None:
-        """Change the knowledge, with the lock held.
+        """Change what is known of the servers; the caller holds the lock.
 
         Python may run a finalizer at any allocation, and PySpark's finalizers make requests. So a
-        change by this same thread may come between, in spite of the lock.
+        change by this same thread may come between, in spite of the lock; then ``change`` is
+        applied again.
         """
         while True:
             before = self._memory
@@ -127,18 +131,18 @@ class View:
         self._memory = after
 
     def left(self, server: Server) -> None:
-        """Note a server's report that it is out of service, or about to be."""
+        """Remember that the server has reported that it leaves service, or has left it."""
         if not self._memory.servers[server.index].leaving:
             self.update(lambda memory: failover.left(memory, server.index))
 
     def settled(self) -> None:
-        """Let the client go back to a preferred server, if one is ready."""
+        """Go back to a preferred server if one has been ready for long enough."""
         if self._probing:
             policy = self._settings.policy
             self.update(lambda memory: failover.back(policy, memory, now()))
 
     def answered(self, *, after_failure: bool) -> None:
-        """Refresh the knowledge after an answer, if it is old."""
+        """After an answer: if what is known of the ring is old, start to refresh it."""
         if not self._settings.discover and self._settings.order is not Order.NEAREST:
             return
         age_s = None if self._refreshed_at is None else now() - self._refreshed_at
@@ -154,13 +158,16 @@ class View:
         spawn(lambda: _refresh(view))
 
     def close(self) -> None:
-        """Ask no server any more."""
+        """Send no more probes and questions to servers."""
         self._closed = True
 
     # -- beside the requests ---------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Learn the ring from the current server, then ask others for reports; time the answers."""
+        """Learn the ring's servers from the current one, ask others for reports, time them.
+
+        Then arrange the servers in use by what was learned.
+        """
         try:
             source = self.current if self._settings.discover else None
             received = self._identify(source, of_all=True) if source else None
@@ -177,7 +184,10 @@ class View:
             self._refreshing = False
 
     def _identify(self, server: Server, *, of_all: bool = False) -> Topology | None:
-        """Ask a server for its report of itself; with ``of_all`` also learn the ring from it."""
+        """Ask a server for its report; with ``of_all`` also learn the ring's servers from it.
+
+        Returns the report, or None if it sends no valid one.
+        """
         begun = now()
         received = self._doors.topology(server)
         took_s = now() - begun
@@ -194,7 +204,7 @@ class View:
         return {index for index, known in servers if known.breaker != CLOSED}
 
     def _leave(self, received: Topology | None) -> None:
-        """Avoid servers that are reported as draining."""
+        """Mark the servers as leaving whose clusters the report ``received`` shows as DRAINING."""
         members = received.members if received else ()
         draining = {each.name for each in members if each.state == topology.DRAINING}
         for index in self._memory.preferred:
@@ -202,7 +212,7 @@ class View:
                 self.left(self.server(index))
 
     def _arranged(self, memory: Memory | None) -> tuple[int, ...]:
-        """Return the servers in use in the order of the policy."""
+        """Return the indexes of the servers in use, in the order that the settings ask for."""
         used = self._roster.in_use()
         round_trips_s = [self._roster.known[index].round_trip_s for index in used]
         first = used.index(memory.preferred[0]) if memory and memory.preferred[0] in used else None
@@ -213,7 +223,10 @@ class View:
         return failover.to_probe(self._memory)
 
     def probe(self) -> float | None:
-        """Probe if servers are ready; return the pause until the next probes, None at the end."""
+        """Probe the servers that need it; return the pause until the next probes.
+
+        None: no server needs a probe any more.
+        """
         policy = self._settings.policy
         for index in self._to_probe():
             self._probed(index, self._doors.ready(self.server(index)))
@@ -229,7 +242,7 @@ class View:
 
 
 def _watch(reference: weakref.ref[View]) -> None:
-    """Probe until the client uses its preferred server, or is gone."""
+    """Probe servers until the client uses its preferred one, or the connection is gone."""
     while (view := reference()) is not None and (pause_s := view.probe()) is not None:
         del view
         sleep(pause_s)
