@@ -1,7 +1,7 @@
-"""What it costs a HAProc to tell its log again: ``python -m bench.bench_archive [RECORDS]``.
+"""The cost of serving the log to an archive: ``python -m bench.bench_archive [RECORDS]``.
 
 A log of a usual mix of operations (plain INSERTs, other DML, rows in Arrow, DDL with its decision,
-errors) is filled, then told in pages, as the archive's program asks for them: read twice, judged,
+errors) is filled, then read in pages, as the archive's program asks for them: read twice, judged,
 masked, made into Arrow. The yardstick is reading the same log bare, in the same run. Both are of
 one core's time (this process's CPU time, its threads' too), so that a busy machine matters little.
 """
@@ -104,7 +104,7 @@ async def bare(log: Log) -> int:
     return position
 
 
-async def told(pages: Pages, end: int) -> int:
+async def count_operations(pages: Pages, end: int) -> int:
     """Read the archive page by page; return the number of operations."""
     position = count = 0
     while position < end:
@@ -130,15 +130,15 @@ async def measure(folder: Path, records: int) -> list[Row]:
             await log.commit_cursor(name, Cursor(end))
         pages = pages_of(log, store, Archive(user="archive"))
         _, bare_s = await timed(lambda: bare(log))
-        count, told_s = await timed(lambda: told(pages, end))
+        count, archive_s = await timed(lambda: count_operations(pages, end))
         await pages.page(0, 1)
         _, again_s = await timed(lambda: _one(pages, end - 1000))
     finally:
         await store.close()
         await log.close()
     return [
-        Row("records told", "records/s of a core", end / told_s, "the bar", BAR),
-        Row("records told", "records/s of a core", end / told_s, "read bare", end / bare_s),
+        Row("records told", "records/s of a core", end / archive_s, "the bar", BAR),
+        Row("records told", "records/s of a core", end / archive_s, "read bare", end / bare_s),
         Row("operations among them", "operations", float(count), "records", float(end)),
         Row("first page after a restart", "s of a core", again_s),
     ]

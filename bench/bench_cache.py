@@ -1,4 +1,4 @@
-"""What a query costs whose answer is kept, against the same query run again, on a ring of one.
+"""The time of a query with a kept answer, against the same query run again, on a ring of one.
 
 A sum over a table of a million rows, as a dashboard asks it: by one client at levels `any` and
 `linearizable`, while another client writes to another table, and by many clients at once.
@@ -42,14 +42,14 @@ def measured(urls: str) -> list[Row]:
         client.execute(
             f"INSERT INTO facts SELECT CAST(id % 20 AS INT), id FROM range(0, {ROWS}, 1, 4)"
         )
-        asked(client, 5, cache=False)
-        run_s = asked(client, RUNS, cache=False)
+        median_s(client, 5, cache=False)
+        run_s = median_s(client, RUNS, cache=False)
         first_s = firsts(client)
-        kept_s = asked(client, TIMES, cache=True)
-        exact_s = asked(client, TIMES, cache=True, consistency="linearizable")
+        kept_s = median_s(client, TIMES, cache=True)
+        exact_s = median_s(client, TIMES, cache=True, consistency="linearizable")
         with haclient.connect(urls) as writer, writing(writer, "others"):
-            busy_run_s = asked(client, 3, cache=False, consistency="linearizable")
-            busy_s = asked(client, TIMES // 4, cache=True, consistency="linearizable")
+            busy_run_s = median_s(client, 3, cache=False, consistency="linearizable")
+            busy_s = median_s(client, TIMES // 4, cache=True, consistency="linearizable")
     many_run = many(urls, 1, cache=False)
     many_kept = many(urls, TIMES, cache=True)
     again = "the query run again, p50"
@@ -67,7 +67,7 @@ def measured(urls: str) -> list[Row]:
     ]
 
 
-def asked(client: haclient.Connection, times: int, **options: Any) -> float:
+def median_s(client: haclient.Connection, times: int, **options: Any) -> float:
     """Return the median of so many queries in seconds; of kept ones each must be one."""
     taken = []
     client.execute(QUERY, **options).fetchall()
@@ -81,7 +81,7 @@ def asked(client: haclient.Connection, times: int, **options: Any) -> float:
 
 
 def firsts(client: haclient.Connection) -> float:
-    """Return the median of queries that were never asked before."""
+    """Return the median time of queries that never ran before."""
     taken = []
     for number in range(FIRSTS):
         began = time.perf_counter()
@@ -97,7 +97,7 @@ def many(urls: str, times: int, **options: Any) -> float:
 
     def client(_: int) -> None:
         with haclient.connect(urls) as connection:
-            asked(connection, times, **options)
+            median_s(connection, times, **options)
 
     began = time.perf_counter()
     with ThreadPoolExecutor(CLIENTS) as pool:

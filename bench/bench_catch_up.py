@@ -1,4 +1,4 @@
-"""How soon a cluster serves again that missed many UPDATEs by key on small tables.
+"""The time until a cluster that missed many UPDATEs by key on small tables serves again.
 
 Two clusters with 8 tables of 10,000 rows. The UPDATEs are in the log as clients leave them there,
 and one cluster holds what they come to: having it run them one by one would take a day. The other
@@ -60,14 +60,14 @@ def caught_up(ring: LocalRing, missed: int) -> list[Row]:
     _apply(ring, donor, missed)
     asyncio.run(_queue(ring, donor, missed))
     asyncio.run(ring.start_haproc(donor))
-    serves_s, told = _return(ring, name)
+    serves_s, recovery = _return(ring, name)
     found = differences(asyncio.run(contents(ring.config, list(TABLES))))
     assert not found, found
     what = f"{missed:,} UPDATEs by key missed"
-    expected = {key: told[key] for key in ("replay_s", "copy_s") if told[key] is not None}
+    expected = {key: recovery[key] for key in ("replay_s", "copy_s") if recovery[key] is not None}
     return [
         Row(f"{what}: from the HAProc's start to READY", "s", serves_s, "bar", BAR_S),
-        Row(f"{what}: COPYING", "s", told["copying_s"]),
+        Row(f"{what}: COPYING", "s", recovery["copying_s"]),
         *(Row(f"{what}: {key} as expected", "s", value) for key, value in expected.items()),
     ]
 
@@ -122,7 +122,7 @@ def _return(ring: LocalRing, name: str) -> tuple[float, dict[str, Any]]:
     """Start a HAProc; return the seconds until it is READY, and its own figures of the recovery."""
     began = time.monotonic()
     asyncio.run(ring.start_haproc(name, ready=False))
-    told: dict[str, Any] = {"replay_s": None, "copy_s": None, "copying_s": 0.0}
+    recovery: dict[str, Any] = {"replay_s": None, "copy_s": None, "copying_s": 0.0}
     states: list[tuple[float, str]] = []
     while (now := time.monotonic()) < began + WAIT_S:
         with suppress(OSError):  # it begins anew
@@ -131,10 +131,10 @@ def _return(ring: LocalRing, name: str) -> tuple[float, dict[str, Any]]:
                 states.append((now - began, status["state"]))
                 print(f"  {now - began:6.1f} s {status['state']} {status['reason']}")
             if status["recovery"]["copy_s"] is not None:
-                told |= {key: status["recovery"][key] for key in ("replay_s", "copy_s")}
-            told["copying_s"] = _length(states, "COPYING", now - began)
+                recovery |= {key: status["recovery"][key] for key in ("replay_s", "copy_s")}
+            recovery["copying_s"] = _length(states, "COPYING", now - began)
             if status["state"] == "READY":
-                return now - began, told
+                return now - began, recovery
         time.sleep(0.1)
     raise TimeoutError(f"{name} is not READY: {states}")
 

@@ -1,4 +1,4 @@
-"""How long classification takes: ``python -m bench.bench_classify``.
+"""The time of classification: ``python -m bench.bench_classify``.
 
 It stands in front of every query, and of INSERTs of literals. Bars are chosen: a small part of what
 Spark takes for one.

@@ -1,4 +1,4 @@
-"""How fast a table comes from one cluster to another, beside how Spark alone would do it.
+"""The speed of a table's copy from one cluster to another, beside that of Spark alone.
 
 - ``storage``: the cluster's Spark reads the donor's files, beside `CREATE TABLE … AS SELECT` from
   the donor's folder on the same Spark.

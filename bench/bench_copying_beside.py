@@ -1,4 +1,4 @@
-"""What the clients of a ring notice of a copy, and what the copy takes of the HAProcs' memory.
+"""The effect of a copy on the clients of a ring and on the memory of its HAProcs.
 
 A ring of three. Each of two clients repeats its statement, a query and an INSERT of a row, on the
 donor and on the cluster beside it: before a table is copied, and while the third cluster is rebuilt
@@ -45,17 +45,17 @@ def copied(ring: LocalRing, mebibytes: int) -> list[Row]:
     """Rebuild the last cluster from the first one; return the effect on clients of the others."""
     donor, beside, receiver = ring.names
     _fill(ring, mebibytes)
-    asked = {
+    statements = {
         f"{what} on {who}": (ring.config.client_url(name), sql)
         for who, name in (("the donor", donor), ("another cluster", beside))
         for what, sql in (("SELECT 1", "SELECT 1"), ("INSERT", "INSERT INTO small VALUES ({n})"))
     }
-    with _timed(asked) as usual:
+    with _timed(statements) as usual:
         time.sleep(USUAL_S)
     pids = [ring.pids(name)["haproc"] or 0 for name in ring.names]
     for pid in pids:
         forget_peak(pid)
-    with _timed(asked) as meanwhile:
+    with _timed(statements) as meanwhile:
         began = time.perf_counter()
         words = ("cluster", "rebuild", receiver, "--from", donor, "--yes", "--wait")
         assert haproc([*words, "--folder", str(ring.folder)]) == 0
@@ -83,9 +83,9 @@ def _fill(ring: LocalRing, mebibytes: int) -> None:
 
 
 @contextmanager
-def _timed(asked: dict[str, tuple[str, str]]) -> Iterator[dict[str, list[float]]]:
+def _timed(statements: dict[str, tuple[str, str]]) -> Iterator[dict[str, list[float]]]:
     """Repeat each statement at its server meanwhile; yield how long each took, in seconds."""
-    found: dict[str, list[float]] = {what: [] for what in asked}
+    found: dict[str, list[float]] = {what: [] for what in statements}
 
     def ask(what: str, url: str, sql: str, stopped: threading.Event) -> None:
         with haclient.connect([url], discover=False) as connection:
@@ -96,7 +96,7 @@ def _timed(asked: dict[str, tuple[str, str]]) -> Iterator[dict[str, list[float]]
                 connection.execute(sql.format(n=number))
                 found[what].append(time.perf_counter() - began)
 
-    with beside(*(partial(ask, what, *of) for what, of in asked.items())):
+    with beside(*(partial(ask, what, *of) for what, of in statements.items())):
         yield found
 
 

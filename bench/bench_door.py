@@ -1,4 +1,4 @@
-"""What the client door costs over the engine's own time: ``python -m bench.bench_door``.
+"""The time that the client door adds to the engine's own: ``python -m bench.bench_door``.
 
 The service behind the door answers at once, so all that is measured is the door. The yardstick is
 an aiohttp handler that answers with as many fixed bytes, asked by the same client in the same run;

@@ -1,4 +1,4 @@
-"""What one user's flood of small queries leaves to another user, and to the cluster's health.
+"""The effect of one user's flood of small queries on another user and on the cluster's health.
 
 A ring of one with two users: one runs a hundred different small queries at any time, the other
 asks now and then. With a bound on what Spark plans at once (`limits.planned_max`) as it is by
@@ -38,7 +38,7 @@ class Found:
     """The figures of one flood: the other user's times, and the number of answers by result."""
 
     alone_s: float
-    asked_s: list[float] = field(default_factory=list)
+    queries_s: list[float] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
     flood: Counter[str] = field(default_factory=Counter)
     ready: Counter[bool] = field(default_factory=Counter)
@@ -69,9 +69,9 @@ async def flooded(ring: LocalRing) -> Found:
 
         async def asking() -> None:
             while time.monotonic() < ends_at:
-                told, _ = await flood.ask(f"SELECT {next(numbers)}, count(*) FROM small")
-                found.flood[told] += time.monotonic() < ends_at
-                if told != "SUCCEEDED":
+                result, _ = await flood.ask(f"SELECT {next(numbers)}, count(*) FROM small")
+                found.flood[result] += time.monotonic() < ends_at
+                if result != "SUCCEEDED":
                     await asyncio.sleep(1)
 
         async def watching() -> None:
@@ -83,10 +83,10 @@ async def flooded(ring: LocalRing) -> Found:
         tasks.append(asyncio.create_task(watching()))
         await asyncio.sleep(2)
         while time.monotonic() < ends_at:
-            told, seconds = await other.ask(QUERY)
-            found.answers[told] += 1
-            if told == "SUCCEEDED":
-                found.asked_s.append(seconds)
+            result, seconds = await other.ask(QUERY)
+            found.answers[result] += 1
+            if result == "SUCCEEDED":
+                found.queries_s.append(seconds)
             await asyncio.sleep(PAUSE_S)
         for task in tasks:
             task.cancel()
@@ -105,16 +105,16 @@ class Client:
 
     async def ask(self, sql: str) -> tuple[str, float]:
         """Run a statement; return its state or error, and the seconds that it took."""
-        began, asked = time.monotonic(), {"statement": sql, "wait_timeout": "50s"}
+        began, request = time.monotonic(), {"statement": sql, "wait_timeout": "50s"}
         try:
             url = f"{self._url}/api/2.0/sql/statements"
-            async with self._http.post(url, json=asked, headers=self._headers) as answer:
+            async with self._http.post(url, json=request, headers=self._headers) as answer:
                 body: dict[str, Any] = await answer.json()
         except (aiohttp.ClientError, TimeoutError) as error:
             return type(error).__name__, time.monotonic() - began
         status = body.get("status")
-        told = status["state"] if isinstance(status, dict) else body.get("error_class")
-        return str(told), time.monotonic() - began
+        result = status["state"] if isinstance(status, dict) else body.get("error_class")
+        return str(result), time.monotonic() - began
 
     async def sees_it_ready(self) -> bool:
         """True if the HAProc reports that it serves."""
@@ -134,12 +134,14 @@ def rows_of(bound: int, found: Found) -> list[Row]:
         Row(
             f"another user's query, p50, {planned}",
             "ms",
-            1000 * statistics.median(found.asked_s or [FLOOD_S]),
+            1000 * statistics.median(found.queries_s or [FLOOD_S]),
             alone,
             1000 * found.alone_s,
         ),
         Row(
-            f"another user's query, longest, {planned}", "ms", 1000 * max(found.asked_s, default=0)
+            f"another user's query, longest, {planned}",
+            "ms",
+            1000 * max(found.queries_s, default=0),
         ),
         Row(f"the flood's queries, {planned}", "1/s", found.flood["SUCCEEDED"] / FLOOD_S),
         Row(f"share of the time in which it was not ready, {planned}", "", unready),

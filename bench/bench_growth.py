@@ -1,10 +1,10 @@
-"""How what an operation costs HAProc itself grows with how many wait, and with how many HAProcs.
+"""The growth of an operation's cost in HAProc with the backlog and with the number of HAProcs.
 
 On clusters that have done at once whatever they are given (`bench.draining`), so that nothing
 but HAProc is measured; its log is SQLite's, as ever. A HAProc drains backlogs of INSERTs, of a
 mix by key (which it composes) and of UPDATEs that each run alone. Then rings of HAProcs take
-one-row INSERTs from many clients, and it is told what processor time each needs for one: the one
-that takes it, and one that only follows. Rings of up to 50 are simulated.
+one-row INSERTs from many clients, and the processor time for one of them is measured: of the one
+that takes it, and of one that only follows. Rings of up to 50 are simulated.
 
 ``python -m bench.bench_growth [backlog …]`` (1,000, 10,000 and 100,000 by default).
 """

@@ -1,9 +1,9 @@
-"""What heartbeats and reports cost a ring of three: ``python -m bench.bench_heartbeat``.
+"""The cost of heartbeats and reports in a ring of three: ``python -m bench.bench_heartbeat``.
 
-Three processes with an operator door each tell each other that they live, as HAProcs do, and their
-processor time is read from /proc. The yardstick is the same three processes with the doors open
+Three processes with an operator door exchange heartbeats, as HAProcs do, and their processor time
+is read from /proc. The yardstick is the same three processes with the doors open
 and nobody sending. Rounds alternate, so that a busy machine slows all. Where there is a
-redis-server, the same three tell each other through one, too, whose own time is not counted.
+redis-server, the same three exchange them through one, too, whose own time is not counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast a file is loaded, against PySpark's own write of the same file on the same server.
+"""The speed of loading a file, against PySpark's own write of the same file on the same server.
 
 A ring of one. PySpark reads the file itself, as one that lies beside the server, with the table's
 schema, and appends it to a table like the ring's; so nothing of it goes through a client. The
@@ -95,9 +95,9 @@ def compared(ring: LocalRing, path: Path) -> list[Row]:
     direct_s = timed(lambda: read(f"file://{path}").write.insertInto("by_pyspark"))
     session.sql("DROP TABLE by_pyspark").collect()
     session.stop()
-    told = f"PySpark's own write (bar {BAR}, for a GiB)"
+    label = f"PySpark's own write (bar {BAR}, for a GiB)"
     return [
-        Row(through.name, "MiB/s", through.value, told, size / direct_s),
+        Row(through.name, "MiB/s", through.value, label, size / direct_s),
         Row(f"the HAProc's memory meanwhile, {kind}", "MiB", memory, "bar", MEMORY_BAR_MIB),
     ]
 

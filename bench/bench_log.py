@@ -1,4 +1,4 @@
-"""What the log costs, in SQLite and in Kafka: ``python -m bench.bench_log [sqlite|kafka]``."""
+"""The cost of the log, in SQLite and in Kafka: ``python -m bench.bench_log [sqlite|kafka]``."""
 
 from __future__ import annotations
 

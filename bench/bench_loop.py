@@ -1,4 +1,4 @@
-"""How long the event loop stands still while long texts arrive: ``python -m bench.bench_loop``.
+"""The pauses of the event loop while long texts arrive: ``python -m bench.bench_loop``.
 
 A door in a process of its own reads, binds, classifies and pins what it is sent, as a HAProc does;
 behind it there is no cluster. A task in the same process wakes every few milliseconds and keeps the

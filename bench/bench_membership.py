@@ -1,4 +1,4 @@
-"""How soon a dead HAProc is noticed, on a real ring: ``python -m bench.bench_membership``.
+"""The time until a dead HAProc is noticed, on a real ring: ``python -m bench.bench_membership``.
 
 Kills one HAProc after another with -9 and asks another's /clusterStatus until it says so, as
 clients and operators would. The rest of the ring serves on and is asked a query meanwhile. Then
@@ -51,9 +51,9 @@ def _measure(ring: LocalRing) -> tuple[list[float], list[float]]:
             killed = time.monotonic()
             _until(ring, by, name, False)
             noticed.append((time.monotonic() - began) * 1000)
-            asked = time.monotonic()
+            requested_at = time.monotonic()
             cursor.execute("SELECT 1")
-            waited.append((time.monotonic() - asked) * 1000)
+            waited.append((time.monotonic() - requested_at) * 1000)
         assert killed - began < 1
         asyncio.run(ring.start_haproc(name))
     return noticed, waited

@@ -1,4 +1,4 @@
-"""What ten minutes of mixed load with kills do to the memory of a HAProc.
+"""The memory of a HAProc over ten minutes of mixed load with kills.
 
 A ring of two. Clients write, read and append through the first cluster; a HAProc or a Spark of the
 second one is killed again and again, and started anew. The first HAProc lives through all of it:

@@ -1,4 +1,4 @@
-"""How fast a cluster that was away drains a mixed queue, against one by one on bare Spark.
+"""The speed of draining a mixed queue after an absence, against one by one on bare Spark.
 
 70 % INSERTs of a row, 20 % UPDATEs and 10 % DELETEs by key, on 8 tables. The queue is in the log as
 another cluster's clients left it, and that one's cursor is behind it: having one cluster do it

@@ -1,4 +1,4 @@
-"""What Spark's reading of writes costs, on one HAProc in this process and one local Spark.
+"""The cost of Spark's reading of writes, on one HAProc in this process and one local Spark.
 
 Each statement is run repeated, so that its verdict is known, and in a form never seen before, so
 that Spark is asked. The time of its reading is taken out of its own time, because two statements

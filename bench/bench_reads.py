@@ -1,4 +1,4 @@
-"""What a read level costs: the same query at each level in turn, on a ring of three.
+"""The cost of a read level: the same query at each level in turn, on a ring of three.
 
 First with nothing else to do, where a level costs what it asks of the log; then while a client
 writes through another cluster, where it also waits for what was written before.
@@ -66,9 +66,9 @@ def medians(reader: haclient.Connection, times: int) -> dict[str, float]:
     taken: dict[str, list[float]] = {level: [] for level in LEVELS}
     for number in range(times + WARM_UP):
         for level in LEVELS:
-            told: dict[str, Any] = {"acceptable_offset_lag": 0} if level == "bounded" else {}
+            bound: dict[str, Any] = {"acceptable_offset_lag": 0} if level == "bounded" else {}
             began = time.perf_counter()
-            reader.execute(QUERY, consistency=level, **told).fetchall()
+            reader.execute(QUERY, consistency=level, **bound).fetchall()
             if number >= WARM_UP:
                 taken[level].append(time.perf_counter() - began)
     return {level: statistics.median(found) for level, found in taken.items()}

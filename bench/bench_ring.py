@@ -1,4 +1,4 @@
-"""What a ring costs and what it gives, against doing the same with PySpark on the same server.
+"""The cost and the gain of a ring, against doing the same with PySpark on the same server.
 
 A ring of one shows the price of the path through HAProc; a ring of three that of having replicas
 on the same two cores. Then a HAProc is killed while a client asks, and a cluster that missed many

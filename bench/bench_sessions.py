@@ -1,4 +1,4 @@
-"""What it costs that clients' sessions are durable: looking, recording, taking one over.
+"""The cost of durable client sessions: looking, recording, taking one over.
 
 Two HAProcs' sessions in this process over one SQLite file, on one local Spark.
 

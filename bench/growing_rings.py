@@ -1,4 +1,4 @@
-"""What a write costs each HAProc of rings of several sizes, on clusters that cost nothing."""
+"""The cost of a write for each HAProc of rings of several sizes, on clusters that cost nothing."""
 
 from __future__ import annotations
 

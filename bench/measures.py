@@ -1,4 +1,4 @@
-"""How long calls take, and the memory and processor time of processes."""
+"""The times of calls, and the memory and processor time of processes."""
 
 from __future__ import annotations
 

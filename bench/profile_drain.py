@@ -1,7 +1,7 @@
-"""Where a HAProc's time goes while it drains a backlog on a cluster that costs nothing.
+"""A profile of a HAProc that drains a backlog on a cluster that costs nothing.
 
 ``python -m bench.profile_drain [inserts|mixed|alone] [operations]`` (inserts, 100,000). First as it
-is, then under cProfile, which tells the event loop's thread by its parts; it makes all of them
+is, then under cProfile, which splits the event loop's thread into parts; it makes all of them
 slower, so only their shares mean something.
 """
 
@@ -47,7 +47,7 @@ PARTS: Final[Mapping[str, tuple[tuple[Any, ...], tuple[Any, ...]]]] = {
     "remembering what became of it": ((Outcomes.admit, Outcomes.resolve), ()),
     "storing how far it is": ((OwnLog._commit,), ()),
 }
-"""What is spent in the first functions, but for the second ones, which they call."""
+"""The time spent in the first functions, without the second ones, which they call."""
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ class Row:
         """The value as a multiple of what it is compared with."""
         return self.value / self.compared_value if self.compared_value else None
 
-    def told(self) -> dict[str, Any]:
+    def stored_fields(self) -> dict[str, Any]:
         """Return the row as it is kept."""
         place = ("over", "at") if self.at is None else ()
         row = {key: value for key, value in asdict(self).items() if key not in place}
@@ -60,7 +60,7 @@ def median_and_worst(name: str, unit: str, values: Sequence[float], bar: float) 
 def report(name: str, rows: Sequence[Row]) -> None:
     """Print the rows as a table, and keep them as bench/results/<name>.json and, drawn, .png."""
     RESULTS.mkdir(exist_ok=True)
-    found = [row.told() for row in rows]
+    found = [row.stored_fields() for row in rows]
     (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
     show(name, rows)
     draw(RESULTS / f"{name}.json")
