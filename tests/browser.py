@@ -37,14 +37,14 @@ class Page:
     async def read(self) -> None:
         """Read the browser's messages, until it ends."""
         async for message in self._socket:
-            told = json.loads(message.data)
-            if answer := self._answers.pop(told.get("id", 0), None):
+            event = json.loads(message.data)
+            if answer := self._answers.pop(event.get("id", 0), None):
                 if not answer.done():  # nobody waits for it any more
-                    answer.set_result(told)
-            elif told.get("method") == "Runtime.exceptionThrown":
-                self.complaints.append(json.dumps(told["params"]["exceptionDetails"]))
-            elif told.get("method") == "Log.entryAdded":
-                entry = told["params"]["entry"]
+                    answer.set_result(event)
+            elif event.get("method") == "Runtime.exceptionThrown":
+                self.complaints.append(json.dumps(event["params"]["exceptionDetails"]))
+            elif event.get("method") == "Log.entryAdded":
+                entry = event["params"]["entry"]
                 if entry["level"] == "error" and entry["source"] != "network":
                     self.complaints.append(entry["text"])
 
@@ -52,9 +52,9 @@ class Page:
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": params})
-        told = await asyncio.wait_for(answer, 30)
-        assert "error" not in told, told
-        result: dict[str, Any] = told["result"]
+        reply = await asyncio.wait_for(answer, 30)
+        assert "error" not in reply, reply
+        result: dict[str, Any] = reply["result"]
         return result
 
     async def go(self, url: str) -> None:
@@ -62,11 +62,11 @@ class Page:
 
     async def run(self, script: str) -> Any:
         """Return the value of an expression."""
-        told = await self.call(
+        reply = await self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
+        assert "exceptionDetails" not in reply, reply
+        return reply["result"].get("value")
 
     async def until(self, script: str, within_s: float = 30.0) -> None:
         """Wait until an expression is true."""
@@ -95,8 +95,8 @@ class Page:
 
     async def picture(self) -> bytes:
         """Return the screen as PNG."""
-        told = await self.call("Page.captureScreenshot", format="png")
-        return base64.b64decode(told["data"])
+        reply = await self.call("Page.captureScreenshot", format="png")
+        return base64.b64decode(reply["data"])
 
 
 @contextlib.asynccontextmanager
@@ -134,11 +134,11 @@ async def browser(folder: Path) -> AsyncIterator[Page]:
 
 async def _port(file: Path, process: asyncio.subprocess.Process) -> int:
     async with asyncio.timeout(STARTS_S):
-        while not (told := _told(file)):
+        while not (words := _words_of(file)):
             assert process.returncode is None, "Chromium ended at once"
             await asyncio.sleep(0.02)
-    return int(told[0])
+    return int(words[0])
 
 
-def _told(file: Path) -> list[str]:
+def _words_of(file: Path) -> list[str]:
     return file.read_text().split() if file.exists() else []

@@ -75,7 +75,7 @@ class Here:
         await self.presence.aclose()
 
     @property
-    def heard(self) -> bool:
+    def receives_all(self) -> bool:
         """True if this one receives all others."""
         peers = self.presence.members.peers().values()
         return all(peer.status is Reachability.REACHABLE for peer in peers)

@@ -238,7 +238,7 @@ class Rig:
         listed = asyncio.run(ask())["operations"]
         return [each["offset"] for each in listed if each["position"] == "running"]
 
-    def said(self, name: str) -> str:
+    def log_of(self, name: str) -> str:
         """Return the log text of a cluster's HAProcs, with every change of state.
 
         A state that may last only an instant is read here: polling could miss it.

@@ -68,7 +68,7 @@ def plan(seed: int, deeds: Sequence[Deed] = tuple(Deed)) -> Iterator[Deed]:
 
 
 @dataclass
-class Told:
+class RunResult:
     """The result of a run."""
 
     kills: Counter[Deed] = field(default_factory=Counter)
@@ -96,7 +96,7 @@ class Killing:
     """One run on a ring that serves."""
 
     def __init__(self, rig: Rig, seed: int, deeds: Sequence[Deed] = tuple(Deed)) -> None:
-        self.told = Told()
+        self.result = RunResult()
         self._rig = rig
         self._chance = random.Random(f"moments {seed}")
         self._plan = plan(seed, deeds)
@@ -105,17 +105,17 @@ class Killing:
         self._job = 0
         self._began = time.monotonic()
 
-    def run(self, kills: int, minutes: float) -> Told:
+    def run(self, kills: int, minutes: float) -> RunResult:
         """Run a job until this number of kills; return the result."""
         rig, until = self._rig, time.monotonic() + 60 * minutes
         by_id, by_sql = rig.table("batch INT, n INT"), rig.table("batch INT, n INT")
         by_frame, enough = rig.table("batch INT, n INT, chance STRING"), rig.table("id INT")
-        asked = {
+        submission = {
             "code": PROGRAM.read_text(),
             "args": [by_id, by_sql, by_frame, enough],
             "conf": {"haproc.restart": RESTARTS},
         }
-        status, made = rig.post(rig.ring.names[0], "/batches", asked)
+        status, made = rig.post(rig.ring.names[0], "/batches", submission)
         assert status == 201, made
         self._job = int(made["id"])
         self._say(f"job {self._job} is submitted")
@@ -134,7 +134,7 @@ class Killing:
         self._say("the job has ended")
         self._judge(by_id, by_sql, by_frame)
         self._say("judged")
-        return self.told
+        return self.result
 
     def _say(self, what: str) -> None:
         print(f"{time.monotonic() - self._began:6.1f} s  {what}", flush=True)
@@ -211,11 +211,11 @@ class Killing:
             case Deed.APPEND:
                 began = self._freeze_at_an_append(name)
                 moves = self._kill_program(self._shown()["haproc"]["attempts"])
-        self.told.kills[deed] += 1
+        self.result.kills[deed] += 1
         if moves:
             self._until(lambda found: found["haproc"]["attempts"] > attempts)
-            self.told.takeovers_s.append(time.monotonic() - began)
-            self._say(f"begun again after {self.told.takeovers_s[-1]:.1f} s")
+            self.result.takeovers_s.append(time.monotonic() - began)
+            self._say(f"begun again after {self.result.takeovers_s[-1]:.1f} s")
         if self._frozen:
             time.sleep(self._chance.uniform(*FROZEN_S))
             self._thaw()
@@ -287,9 +287,9 @@ class Killing:
 
     def _judge(self, by_id: str, by_sql: str, by_frame: str) -> None:
         rig, found = self._rig, self._shown()
-        self.told.attempts = found["haproc"]["attempts"]
+        self.result.attempts = found["haproc"]["attempts"]
         if found["state"] != "success":
-            self.told.wrong.append(f"the job is {found['state']}: {found['haproc']['why']}")
+            self.result.wrong.append(f"the job is {found['state']}: {found['haproc']['why']}")
         rig.check_equal(by_id, by_sql, by_frame)
         batches = {}
         for table, rows in ((by_id, 1), (by_sql, 1), (by_frame, ROWS)):
@@ -297,11 +297,11 @@ class Killing:
             batches[table] = len(there) // rows
             expected = list(itertools.product(range(batches[table]), range(rows)))
             if [tuple(row) for row in there] != expected:
-                self.told.wrong.append(f"{table} holds {there}")
+                self.result.wrong.append(f"{table} holds {there}")
         if len(set(batches.values())) != 1:
-            self.told.wrong.append(f"not all tables have the same batches: {batches}")
-        self.told.batches = min(batches.values())
-        self.told.stopped = asyncio.run(self._stopped_at_fences())
+            self.result.wrong.append(f"not all tables have the same batches: {batches}")
+        self.result.batches = min(batches.values())
+        self.result.stopped = asyncio.run(self._stopped_at_fences())
 
     async def _stopped_at_fences(self) -> int:
         """Count the job's writes that are behind a fence although they were admitted before it."""
@@ -345,12 +345,12 @@ def main() -> int:
     rig = Rig(folder.resolve(), sparks, given.log)
     try:
         rig.up()
-        told = Killing(rig, seed, given.deeds).run(given.kills, given.minutes)
+        result = Killing(rig, seed, given.deeds).run(given.kills, given.minutes)
     finally:
         rig.down()
         asyncio.run(sparks.down())
-    print(told)
-    return 1 if told.wrong else 0
+    print(result)
+    return 1 if result.wrong else 0
 
 
 if __name__ == "__main__":

@@ -64,9 +64,9 @@ def send(batch: int, statement: str) -> None:
                 if json.load(response)["status"]["state"] == "SUCCEEDED":
                     return
         except urllib.error.HTTPError as error:
-            told = error.read().decode()
+            message = error.read().decode()
             if error.code < 500 and error.code != 429:
-                raise SystemExit(f"{request_id} is refused: {told}") from error
+                raise SystemExit(f"{request_id} is refused: {message}") from error
         except OSError:
             pass
         time.sleep(0.1)

@@ -14,8 +14,8 @@ SEED = 1313
 
 def test_job_under_kills_writes_each_row_once(rig: Rig) -> None:
     print(f"python -m tests.fault.job_kills --seed {SEED}: more of it")
-    told = Killing(rig, SEED, [Deed.APPEND]).run(1, minutes=3)
-    assert told.wrong == [], str(told)
-    assert told.attempts > 1 and told.batches > 0
-    assert told.stopped >= 1, str(told)
-    print(told)
+    result = Killing(rig, SEED, [Deed.APPEND]).run(1, minutes=3)
+    assert result.wrong == [], str(result)
+    assert result.attempts > 1 and result.batches > 0
+    assert result.stopped >= 1, str(result)
+    print(result)

@@ -45,10 +45,10 @@ class Job:
         watch = threading.Timer(STEP_S, self._process.kill)
         watch.start()
         assert self._process.stdout is not None
-        said = self._process.stdout.readline().strip()
+        line = self._process.stdout.readline().strip()
         watch.cancel()
-        print(f"{time.monotonic() - self._began:.1f} s: {said or self.errors()}")
-        assert said == place, self.errors()
+        print(f"{time.monotonic() - self._began:.1f} s: {line or self.errors()}")
+        assert line == place, self.errors()
 
     def go_on(self) -> None:
         assert self._process.stdin is not None

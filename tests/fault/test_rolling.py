@@ -127,13 +127,13 @@ def test_rolling_restart_of_haprocs_and_a_spark_under_load_fails_no_request(
     with load(rig, table) as loads:
         for name, what in (("a", "haproc"), ("b", "both")):
             before = rig.ring.pids(name)
-            written = rig.said(name)
+            written = rig.log_of(name)
             asyncio.run(roll_ring(rig.ring, [name], what, ROLL_S))
             now = rig.ring.pids(name)
             assert now["haproc"] != before["haproc"]
             assert (now["spark"] != before["spark"]) == (what == "both")
             assert rig.status(name)["state"] == "READY"
-            assert f"{name}: READY -> DRAINING" in rig.said(name).removeprefix(written)
+            assert f"{name}: READY -> DRAINING" in rig.log_of(name).removeprefix(written)
             goes_on(rig, loads)
     rig.check_equal(table)
 

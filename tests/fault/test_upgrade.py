@@ -42,8 +42,8 @@ def wait(condition: Callable[[], bool], timeout_s: float = SETTLED_S) -> None:
 
 def goes_on(loads: list[Load]) -> None:
     """Wait until all clients have written more."""
-    told = [each.written for each in loads]
-    wait(lambda: all(x.written > n for x, n in zip(loads, told, strict=True)))
+    before = [each.written for each in loads]
+    wait(lambda: all(x.written > n for x, n in zip(loads, before, strict=True)))
 
 
 @contextmanager
@@ -101,8 +101,8 @@ def test_clusters_upgraded_one_after_another_fail_no_request(tmp_path: Path) -> 
                 goes_on(loads)
                 work(config, number)
                 if step.spark is None and name == NAMES[0]:
-                    told = ("status", "--config", str(folder / "ring.yaml"))
-                    wait(lambda: "another version.spark" in Version().started(*told).stdout)  # noqa: B023
+                    arguments = ("status", "--config", str(folder / "ring.yaml"))
+                    wait(lambda: "another version.spark" in Version().started(*arguments).stdout)  # noqa: B023
                 assert {state for state, _ in states(config).values()} == {"READY"}
         wait(lambda: all(found == ("READY", 0) for found in states(config).values()))
         held = asyncio.run(contents(config))

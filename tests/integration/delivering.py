@@ -84,7 +84,7 @@ class Delivering:
     async def _execute(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
         read = _base.ExecutePlanRequest.FromString(request)
         made = self.deliveries.deliver_responses(_key(read), request, self._run, names=_names(read))
-        async with contextlib.aclosing(self._told(made, context)) as responses:
+        async with contextlib.aclosing(self._responses(made, context)) as responses:
             async for response in responses:
                 yield response
 
@@ -92,11 +92,11 @@ class Delivering:
         read = _base.ReattachExecuteRequest.FromString(request)
         last = read.last_response_id if read.HasField("last_response_id") else None
         made = self.deliveries.reattach(_key(read), last, self._run, names=_names(read))
-        async with contextlib.aclosing(self._told(made, context)) as responses:
+        async with contextlib.aclosing(self._responses(made, context)) as responses:
             async for response in responses:
                 yield response
 
-    async def _told(
+    async def _responses(
         self, responses: AsyncGenerator[bytes, None], context: Any
     ) -> AsyncGenerator[bytes, None]:
         try:

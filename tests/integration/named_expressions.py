@@ -41,7 +41,7 @@ OTHERS: Final = (
     "interval",
     "exists",
 )
-ODD: Final = ("now()", "a.b", "tick`ed", "Mixed Case", "zahl=ü", "current_date()")
+UNUSUAL: Final = ("now()", "a.b", "tick`ed", "Mixed Case", "zahl=ü", "current_date()")
 """Names that Delta accepts only in tables with column mapping."""
 
 
@@ -63,10 +63,10 @@ class Names:
     def _columns(self) -> list[Column]:
         """Return four or five columns, most of which have names of functions."""
         rng, made = self.rng, [Column("id", "INT")]
-        odd = rng.random() < 0.4
+        unusual = rng.random() < 0.4
         while len(made) < rng.choice((4, 5)):
             kind = rng.choice(TYPES)
-            pool = [*BARE[kind], *OTHERS] + list(ODD) * odd
+            pool = [*BARE[kind], *OTHERS] + list(UNUSUAL) * unusual
             # Now and then what the name would be as a function is of another type.
             name = rng.choice(rng.choice(list(BARE.values())) if rng.random() < 0.15 else pool)
             if name.lower() not in {column.name.lower() for column in made}:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from tests.integration.named_expressions import BARE, LITERALS, ODD, Column, Names
+from tests.integration.named_expressions import BARE, LITERALS, UNUSUAL, Column, Names
 
 
 class Position(Enum):
@@ -83,7 +83,7 @@ class Life(Names):
             last = rng.choice(self.columns[1:])
             clauses += f" PARTITIONED BY ({self.quoted(last.name)})"
             positions.append(Position.PARTITION)
-        if any(c.name in ODD for c in self.columns):
+        if any(c.name in UNUSUAL for c in self.columns):
             clauses += " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
         for table in "ts":
             self.sql(
@@ -137,7 +137,7 @@ class Life(Names):
         mapped = " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
         self.sql(
             f"CREATE OR REPLACE TABLE p ({first.name} INT, {self.quoted(last.name)} {last.kind}) "
-            f"USING delta PARTITIONED BY ({self.name(last)}){mapped * (last.name in ODD)}",
+            f"USING delta PARTITIONED BY ({self.name(last)}){mapped * (last.name in UNUSUAL)}",
             Position.PARTITION,
         )
         how = self.rng.choice(("INTO", "OVERWRITE"))
@@ -192,7 +192,7 @@ class Life(Names):
         return f"{of}.{self.quoted(self.rng.choice(self.columns[1:]).name)}"
 
     def table_as_select(self) -> None:
-        mapped = any(c.name in ODD for c in self.columns)
+        mapped = any(c.name in UNUSUAL for c in self.columns)
         clause = "TBLPROPERTIES ('delta.columnMapping.mode' = 'name') " * mapped
         self.sql(
             f"CREATE OR REPLACE TABLE u USING delta {clause}AS "
@@ -262,7 +262,7 @@ class Life(Names):
     def generated(self) -> None:
         column = self.rng.choice(self.columns)
         named = self.rng.choice(("current_date", "user", "g"))
-        mapped = column.name in ODD
+        mapped = column.name in UNUSUAL
         clause = " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')" * mapped
         value = f"({self.name(column)} = {self.rng.choice(LITERALS[column.kind][:2])})"
         self.sql(
@@ -352,7 +352,7 @@ class Life(Names):
         )
 
     def frame_joined(self) -> None:
-        column = self.rng.choice([c for c in self.columns if c.name not in ODD])
+        column = self.rng.choice([c for c in self.columns if c.name not in UNUSUAL])
         names = [self.quoted(c.name) for c in self.columns]
         self.python(
             f"spark.table('s').join(spark.table('t').select({self.quoted(column.name)!r})"

@@ -25,14 +25,14 @@ _ANSWER = "answer "
 class FailedError(Exception):
     """A line raised; ``kind`` is the exception's class.
 
-    ``said``: its condition, SQLSTATE, parameters and places, if it has some.
+    ``details``: its condition, SQLSTATE, parameters and places, if it has some.
     """
 
-    def __init__(self, kind: str, message: str, said: Sequence[Any] = ()) -> None:
+    def __init__(self, kind: str, message: str, details: Sequence[Any] = ()) -> None:
         super().__init__(f"{kind}: {message}")
         self.kind = kind
         self.message = message
-        self.said = said
+        self.details = details
 
 
 class Program:
@@ -119,7 +119,7 @@ def _value(line: str, names: dict[str, Any]) -> Any:
     return found if isinstance(found, str | int | float | list | None) else repr(found)
 
 
-def _said(error: Exception) -> list[Any]:
+def _details(error: Exception) -> list[Any]:
     from pyspark.errors import PySparkException, QueryContextType
 
     if not isinstance(error, PySparkException):
@@ -141,7 +141,7 @@ def main() -> None:
         try:
             answer: Any = {"value": _value(line.strip(), names)}
         except Exception as error:
-            answer = {"error": [type(error).__name__, str(error), _said(error)]}
+            answer = {"error": [type(error).__name__, str(error), _details(error)]}
         print(f"{_ANSWER}{json.dumps(answer)}", flush=True)
     # A session that nobody stopped closes its channel as Python collects it at the very end, when
     # gRPC's threads are gone: that hung now and then, for good.

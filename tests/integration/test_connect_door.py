@@ -176,18 +176,18 @@ async def test_sql_at_the_root_of_a_plan_has_the_effect_and_answer_of_plain_spar
 
 @behind_a_door()
 def test_pool_of_a_user_cannot_be_changed_by_the_session(program: Program) -> None:
-    asked = 'spark.sql("SET spark.scheduler.pool").collect()'
-    ((_, pool),) = program.run(asked)
+    query = 'spark.sql("SET spark.scheduler.pool").collect()'
+    ((_, pool),) = program.run(query)
     assert pool.startswith("user/")
-    for said in (
+    for change in (
         'spark.conf.set("spark.scheduler.pool", "mine")',
         'spark.sql("SET spark.scheduler.pool = mine")',
         'spark.conf.unset("spark.scheduler.pool")',
         'spark.sql("RESET spark.scheduler.pool")',
         'spark.sql("RESET")',
     ):
-        program.run(said)
-        assert program.run(asked) == [["spark.scheduler.pool", pool]], said
+        program.run(change)
+        assert program.run(query) == [["spark.scheduler.pool", pool]], change
 
 
 @behind_a_door()
@@ -217,7 +217,7 @@ async def test_errors_of_failed_writes_equal_those_of_plain_spark(
     spark: LocalSpark, schema: str, tmp_path: Path
 ) -> None:
     """Class, condition, SQLSTATE, parameters and places are those of Spark's own exception."""
-    asked = (
+    lines = (
         'spark.sql("CREATE TABLE z (a INTT)")',
         'spark.sql("CREATE TABLE z (a INTERVAL YEAR) USING delta")',
         'spark.sql("ALTER TABLE t DROP COLUMN a")',
@@ -236,10 +236,10 @@ async def test_errors_of_failed_writes_equal_those_of_plain_spark(
     def all_errors(program: Program) -> list[tuple[Any, ...]]:
         program.run(f'spark.sql("USE {schema}")')
         observed = []
-        for line in asked:
+        for line in lines:
             with pytest.raises(FailedError) as failed:
                 program.run(line)
-            observed.append((line, failed.value.kind, *failed.value.said))
+            observed.append((line, failed.value.kind, *failed.value.details))
         return observed
 
     def direct() -> list[tuple[Any, ...]]:

@@ -137,7 +137,7 @@ async def test_rows_of_the_program_are_appended_as_on_plain_spark(
                 try:
                     program.run(f"spark.createDataFrame({rows}).{append.format(schema)}")
                 except FailedError as error:
-                    found[name, append] = (error.kind, error.said[:2])
+                    found[name, append] = (error.kind, error.details[:2])
                 else:
                     found[name, append] = program.run(
                         f'sorted(map(str, spark.table("{schema}.w").collect()))'

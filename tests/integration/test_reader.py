@@ -25,11 +25,11 @@ pytestmark = pytest.mark.spark
 TIMEOUT_S = 120.0
 
 
-async def reading(session: SparkSession, asked: str | SparkPlan) -> Reading:
-    statement = SqlText(asked) if isinstance(asked, str) else asked
+async def reading(session: SparkSession, source: str | SparkPlan) -> Reading:
+    statement = SqlText(source) if isinstance(source, str) else source
     data = await session.reading(statement, timeout_s=TIMEOUT_S)
     with deep():
-        return read(data, asked if isinstance(asked, str) else "")
+        return read(data, source if isinstance(source, str) else "")
 
 
 async def chunks(session: SparkSession, question: Statement) -> list[Chunk]:
@@ -145,7 +145,7 @@ async def state(session: SparkSession, schema: str, folder: Path) -> dict[str, A
     """Return all that a statement could have changed."""
     cached = protos.base.Plan()
     cached.root.catalog.is_cached.table_name = f"{schema}.t"
-    asked = {
+    queries = {
         "catalog": f"SELECT current_schema(), current_timezone(), x, tf(1), {schema}.f(1)",
         "java": "SELECT java_method('java.lang.System', 'getProperty', 'haproc.reader')",
     } | {
@@ -168,7 +168,7 @@ async def state(session: SparkSession, schema: str, folder: Path) -> dict[str, A
             "SET",
         )
     }
-    found = {name: await rows(session, sql) for name, sql in asked.items()}
+    found = {name: await rows(session, sql) for name, sql in queries.items()}
     found["cached"] = await rows(session, SparkPlan(cached.SerializeToString()))
     found["files"] = await asyncio.to_thread(lambda: sorted(folder.iterdir()))
     return found
@@ -276,7 +276,7 @@ SCHEMA = "concat('c', date_format(now(), 'SSSSSS'), ' int')"
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "source",
     [
         f"SELECT from_json('{{}}', {SCHEMA}) AS s",
         f"SELECT * FROM (SELECT 1 x, '0' y) PIVOT (max(x) FOR y IN ({SCHEMA} AS n))",
@@ -290,7 +290,7 @@ SCHEMA = "concat('c', date_format(now(), 'SSSSSS'), ' int')"
     ],
 )
 async def test_expression_that_the_analyzer_computes_is_read_separately(
-    engine: SparkConnectEngine, asked: str | SparkPlan
+    engine: SparkConnectEngine, source: str | SparkPlan
 ) -> None:
     session = engine.session("computed")
     body = f"typeof(from_json('{{}}', {SCHEMA}))"
@@ -299,7 +299,7 @@ async def test_expression_that_the_analyzer_computes_is_read_separately(
         f"CREATE OR REPLACE TEMPORARY FUNCTION f_computed(x INT) RETURNS STRING RETURN {body}",
     ):
         await rows(session, sql)
-    found = await reading(session, asked)
+    found = await reading(session, source)
     assert "Now" in classes(*found.computed) and "Now" not in classes(found.analyzed)
     assert found.unread == ()
 
@@ -307,10 +307,10 @@ async def test_expression_that_the_analyzer_computes_is_read_separately(
 async def test_reading_without_analyzer_computations_has_no_computed_trees(
     engine: SparkConnectEngine,
 ) -> None:
-    asked = (
+    source = (
         "SELECT upper(current_user), id + 1, from_json('{}', 'a int') FROM range(9) WHERE id > 2"
     )
-    found = await reading(engine.session("computed"), asked)
+    found = await reading(engine.session("computed"), source)
     assert (found.computed, found.unread) == ((), ())
 
 
@@ -389,6 +389,6 @@ async def test_malformed_reading_request_fails_with_a_clear_error(
 ) -> None:
     plan = protos.base.Plan()
     plan.root.extension.type_url, plan.root.extension.value = what, value
-    asked = SparkPlan(plan.SerializeToString())
-    error = await failure(chunks(engine.session("malformed"), asked))
+    source = SparkPlan(plan.SerializeToString())
+    error = await failure(chunks(engine.session("malformed"), source))
     assert error.kind is ErrorKind.APPLICATION and re.search(says, error.message), error.message

@@ -152,8 +152,8 @@ def by_http(rig: Rig, statements: Sequence[str]) -> Outcomes:
     outcomes = []
     for sql in statements:
         sent = {"statement": sql, "session_id": session}
-        code, said = rig.post("a", "/api/2.0/sql/statements", sent)
-        error = said["status"].get("error") if code == 200 else said
+        code, answer = rig.post("a", "/api/2.0/sql/statements", sent)
+        error = answer["status"].get("error") if code == 200 else answer
         outcomes.append(error["error_class"] if error else "ok")
     return outcomes
 
@@ -167,7 +167,7 @@ def by_pyspark(target: str, lines: Sequence[str], shows: str = "") -> tuple[Outc
                 program.run(line)
                 outcomes.append("ok")
             except FailedError as error:
-                outcomes.append(error.said[0] if error.said else error.kind)
+                outcomes.append(error.details[0] if error.details else error.kind)
         rows = f"sorted([*map(str, row)] for row in spark.sql({shows!r}).collect())"
         return outcomes, program.run(rows) if shows else []
     finally:

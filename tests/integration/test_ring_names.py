@@ -80,7 +80,7 @@ class Side:
         try:
             found = self._client.run(line.text)
         except FailedError as error:
-            return LineResult(error=str(error.said[0] if error.said else error))
+            return LineResult(error=str(error.details[0] if error.details else error))
         return (
             LineResult(rows=tuple(sorted(map(self._shape, found)))) if line.looks else LineResult()
         )

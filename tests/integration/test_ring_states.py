@@ -62,7 +62,7 @@ def test_queue_of_a_stopped_haproc_is_applied_in_batches_after_its_return(rig: R
     assert rig.status("c") == {"state": "-"}
     assert rig.seen("a", "c")["alive"] is False
     seen: list[dict[str, Any]] = []
-    written = rig.said("c")
+    written = rig.log_of("c")
     rig.start("c", ready=False)
 
     def recovered() -> bool:
@@ -70,7 +70,7 @@ def test_queue_of_a_stopped_haproc_is_applied_in_batches_after_its_return(rig: R
         return bool(seen[-1]["state"] == "READY")
 
     rig.wait(recovered, 120)
-    assert "-> RECOVERING" in rig.said("c").removeprefix(written)
+    assert "-> RECOVERING" in rig.log_of("c").removeprefix(written)
     recovering = [status for status in seen if status["state"] == "RECOVERING"]
     if len(recovering) > 5:  # a starved machine may let us look only at its end
         assert any(status["recovery"]["remaining"] > 0 for status in recovering)
@@ -158,9 +158,9 @@ def test_log_that_cannot_be_reached_leaves_queries_and_fails_writes_as_unavailab
             errors.append(error)
 
     with rig.log_held():
-        code, said = rig.post("a", STATEMENTS, insert | {"wait_timeout": "30s"})
-        assert (code, said["kind"]) == (503, "availability"), said
-        assert said["error_class"] in ("HAPROC_LOG_UNAVAILABLE", "HAPROC_READ_ONLY")
+        code, answer = rig.post("a", STATEMENTS, insert | {"wait_timeout": "30s"})
+        assert (code, answer["kind"]) == (503, "availability"), answer
+        assert answer["error_class"] in ("HAPROC_LOG_UNAVAILABLE", "HAPROC_READ_ONLY")
         assert rig.run("SELECT 1") == [(1,)]
         writer = threading.Thread(target=write, daemon=True)
         writer.start()
@@ -170,6 +170,6 @@ def test_log_that_cannot_be_reached_leaves_queries_and_fails_writes_as_unavailab
     writer.join(120)
     assert errors == []
     # The same id again: applied once, whatever had become of the first attempt.
-    code, said = rig.post("a", STATEMENTS, insert | {"wait_timeout": "30s"})
-    assert (code, said["status"]["state"]) == (200, "SUCCEEDED")
+    code, answer = rig.post("a", STATEMENTS, insert | {"wait_timeout": "30s"})
+    assert (code, answer["status"]["state"]) == (200, "SUCCEEDED")
     assert rig.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "x"), (2, "y")]

@@ -28,7 +28,7 @@ def settings(server: RedisServer, **more: Any) -> Redis:
 
 
 def carried_by(way: str, ring: dict[str, Here]) -> bool:
-    return all(here.heard and here.ways == {way} for here in ring.values())
+    return all(here.receives_all and here.ways == {way} for here in ring.values())
 
 
 def metric(here: Here, name: str) -> float:
@@ -100,11 +100,11 @@ async def test_haproc_without_redis_exchanges_heartbeats_with_peers_that_use_red
     await plain.open()
     try:
         async with presences(config, "ab") as ring:
-            await until(lambda: all(here.heard for here in (plain, *ring.values())))
+            await until(lambda: all(here.receives_all for here in (plain, *ring.values())))
             wanted = {"b": "redis", "c": "mesh"}
             await until(lambda: ring["a"].presence.transport()["peers"] == wanted)
             assert plain.presence.transport()["peers"] == {"a": "mesh", "b": "mesh"}
-            assert all(here.heard for here in (plain, *ring.values()))
+            assert all(here.receives_all for here in (plain, *ring.values()))
     finally:
         await plain.aclose()
 

@@ -34,10 +34,10 @@ def classified(
 
 def parsed_as(sql: str, context: Context = _CONTEXT) -> Recognised:
     """Return Spark's parsing of a statement; raise errors as `classified` does."""
-    said = recorded(sql)
-    if not (said.data or said.parsed):
-        raise LookupError(f"{sql}: Spark says {said.error}")
-    return recognise(read(said.data or said.parsed, sql), context)
+    entry = recorded(sql)
+    if not (entry.data or entry.parsed):
+        raise LookupError(f"{sql}: Spark says {entry.error}")
+    return recognise(read(entry.data or entry.parsed, sql), context)
 
 
 async def classified_by(readings: Readings, sql: str, settings: Settings) -> Classified:

@@ -44,8 +44,8 @@ class Recorded:
 @functools.cache
 def part(name: str) -> dict[str, Recorded]:
     """Return the recorded readings of a part of the corpus, by statement, in its order."""
-    said = json.loads(gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes()))
-    return {statement: _recorded(each) for statement, each in said.items()}
+    readings = json.loads(gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes()))
+    return {statement: _recorded(each) for statement, each in readings.items()}
 
 
 def everything() -> Iterator[tuple[str, Recorded]]:
@@ -72,8 +72,8 @@ def reading_of(statement: str) -> Reading:
     return recorded(statement).reading(statement)
 
 
-def _recorded(said: dict[str, Any]) -> Recorded:
-    if "error" in said:
-        parsed = json.dumps(said["parsed"]) if "parsed" in said else ""
-        return Recorded(said["world"], error=said["error"], parsed=parsed)
-    return Recorded(said["world"], data=json.dumps(said["reading"]))
+def _recorded(entry: dict[str, Any]) -> Recorded:
+    if "error" in entry:
+        parsed = json.dumps(entry["parsed"]) if "parsed" in entry else ""
+        return Recorded(entry["world"], error=entry["error"], parsed=parsed)
+    return Recorded(entry["world"], data=json.dumps(entry["reading"]))

@@ -84,16 +84,16 @@ def _tried(
     errors = []
     for world in worlds:
         try:
-            said = json.loads(sessions[world].read(statement))
+            decoded = json.loads(sessions[world].read(statement))
         except SparkError as error:
             errors.append({"world": world, "error": error.condition})
         else:
-            return {"world": world, "reading": normaliser.plain(said, statement)}
+            return {"world": world, "reading": normaliser.plain(decoded, statement)}
     try:
-        said = json.loads(sessions[worlds[0]].read(statement, analyze=False))
+        decoded = json.loads(sessions[worlds[0]].read(statement, analyze=False))
     except SparkError:
         return errors[0]
-    return errors[0] | {"parsed": normaliser.plain(said, statement)}
+    return errors[0] | {"parsed": normaliser.plain(decoded, statement)}
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ class Spark:
 
     def read(self, sql: str, timeout_s: float = 60, *, analyze: bool = True) -> str:
         """Return the plugin's reading of a statement, as JSON; raises SparkError."""
-        answer = self._rows(_asked(sql, analyze=analyze), timeout_s)
+        answer = self._rows(_question(sql, analyze=analyze), timeout_s)
         return str(next(iter(answer[0].values())))
 
     def close(self) -> None:
@@ -79,10 +79,10 @@ def _sql(text: str) -> Any:
     return relation
 
 
-def _asked(text: str, *, analyze: bool) -> Any:
+def _question(text: str, *, analyze: bool) -> Any:
     plan = base_pb2.Plan(root=_sql(text)).SerializeToString()
-    said = {"plan": base64.b64encode(plan).decode(), "analyze": analyze}
-    packed = any_pb2.Any(type_url="haproc/read", value=json.dumps(said).encode())
+    fields = {"plan": base64.b64encode(plan).decode(), "analyze": analyze}
+    packed = any_pb2.Any(type_url="haproc/read", value=json.dumps(fields).encode())
     return relations_pb2.Relation(extension=packed)
 
 
@@ -93,6 +93,6 @@ def _named(error: Any) -> SparkError:
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info):
             # Without a condition it is an accident: its class tells more than nothing.
-            said = info.metadata.get("errorClass") or info.reason
-            return SparkError(said, message)
+            error_class = info.metadata.get("errorClass") or info.reason
+            return SparkError(error_class, message)
     return SparkError(error.code().name, message)

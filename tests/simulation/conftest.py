@@ -1,4 +1,4 @@
-"""What tests of the simulation share."""
+"""Fixtures of the simulation's tests."""
 
 from __future__ import annotations
 

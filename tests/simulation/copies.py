@@ -141,8 +141,8 @@ class SimCopies:
             if found.version < 0:
                 return None
             size = sum(add["size"] for add in found.adds.values())
-            told = found.version, found.meta["id"], len(found.adds), size
-            return CopyTable(schema, name, location, *told)
+            figures = found.version, found.meta["id"], len(found.adds), size
+            return CopyTable(schema, name, location, *figures)
 
         return await self._done(table)
 
@@ -212,7 +212,7 @@ class SimCopies:
 
         await self._done(clear)
 
-    async def define(self, what: str, said: Mapping[str, Json]) -> None:
+    async def define(self, what: str, fields: Mapping[str, Json]) -> None:
         raise AssertionError(what)
 
     async def begin(self, table: CopyTable) -> Place:

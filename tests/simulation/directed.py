@@ -226,12 +226,12 @@ class Stage:
 
 
 P = ParamSpec("P")
-Told: TypeAlias = Coroutine[Any, Any, None]
-Tell: TypeAlias = Callable[[Stage], Told]
+ScriptRun: TypeAlias = Coroutine[Any, Any, None]
+Script: TypeAlias = Callable[[Stage], ScriptRun]
 
 
 def story(
-    tell: Tell,
+    script: Script,
     seed: int = 1,
     limits: Limits = LIMITS,
     timeouts: Timeouts = TIMEOUTS,
@@ -242,7 +242,7 @@ def story(
     async def main() -> None:
         stage = Stage(seed, limits, timeouts, size)
         await stage.ring.begin()
-        await tell(stage)
+        await script(stage)
 
     run(main())
 
@@ -253,28 +253,28 @@ async def as_it_is(stage: Stage) -> None:
 
 def as_story(
     *,
-    prepare: Tell = as_it_is,
+    prepare: Script = as_it_is,
     limits: Limits = LIMITS,
     timeouts: Timeouts = TIMEOUTS,
     size: int = 3,
-) -> Callable[[Callable[Concatenate[Stage, P], Told]], Callable[P, None]]:
+) -> Callable[[Callable[Concatenate[Stage, P], ScriptRun]], Callable[P, None]]:
     """Return a decorator that makes a test of a story.
 
     The story's first parameter is its stage; the others are the test's. ``prepare`` runs first.
     """
 
     def decorated(
-        tell: Callable[Concatenate[Stage, P], Told],
+        script: Callable[Concatenate[Stage, P], ScriptRun],
     ) -> Callable[P, None]:
-        @functools.wraps(tell)
+        @functools.wraps(script)
         def test(*args: P.args, **kwargs: P.kwargs) -> None:
             async def whole(stage: Stage) -> None:
                 await prepare(stage)
-                await tell(stage, *args, **kwargs)
+                await script(stage, *args, **kwargs)
 
             story(whole, limits=limits, timeouts=timeouts, size=size)
 
-        signature = inspect.signature(tell)
+        signature = inspect.signature(script)
         _, *others = signature.parameters.values()
         test.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
         return test

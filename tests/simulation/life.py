@@ -120,7 +120,7 @@ class Life:
         self.thawed.set()
         unread, self._unread = self._unread, []
         for message in unread:
-            self.told(message)
+            self.receive_message(message)
 
     def freeze_after(self, checks: int) -> None:
         """Freeze at one of the next moments at which the process has a side effect."""
@@ -137,7 +137,7 @@ class Life:
         if self.died.is_set():
             await asyncio.get_running_loop().create_future()
 
-    def told(self, message: PeerMessage) -> None:
+    def receive_message(self, message: PeerMessage) -> None:
         """Receive a peer's heartbeat or report; a frozen process gets it when it wakes up."""
         if self.died.is_set():
             return

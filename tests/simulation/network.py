@@ -125,7 +125,7 @@ class SimLines:
                 self._sign_at[name] = loop.time()  # an answer, or a refusal
             if life is not None and ring.beats_rng.random() >= ring.weather.peer_loss_rate / 2:
                 delay_s = ring.beats_rng.uniform(0, ring.weather.delay_s)
-                loop.call_later(delay_s, life.told, message)
+                loop.call_later(delay_s, life.receive_message, message)
 
     def silent(self) -> frozenset[str]:
         now, window_s = asyncio.get_running_loop().time(), self._ring.config.membership.window_s

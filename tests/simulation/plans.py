@@ -55,7 +55,7 @@ def text_of(plan: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlainQuery:
     """A request to a session: a query, for its first rows or for a staging table of them."""
 
     sql: str
@@ -63,19 +63,21 @@ class Asked:
     table: str = ""
 
 
-def asked_in(statement: Statement) -> Asked:
+def plain_query_in(statement: Statement) -> PlainQuery:
     """Return the request in a statement, as text for SQLite."""
     if isinstance(statement, SqlText):
-        return Asked("SELECT 1" if statement.sql in _FIXED else _of_files(staged(statement.sql)))
+        return PlainQuery(
+            "SELECT 1" if statement.sql in _FIXED else _of_files(staged(statement.sql))
+        )
     assert isinstance(statement, SparkPlan)
     plan = protos.base.Plan.FromString(statement.plan)
     if plan.command.HasField("write_operation"):
         write = plan.command.write_operation
-        return Asked(_carried(write.input), table=staged(write.table.table_name))
+        return PlainQuery(_carried(write.input), table=staged(write.table.table_name))
     if plan.root.HasField("limit"):
         query = _carried(plan.root.limit.input.project.input)
-        return Asked(query, rows_max=plan.root.limit.limit)
-    return Asked(plan.root.sql.query)
+        return PlainQuery(query, rows_max=plan.root.limit.limit)
+    return PlainQuery(plan.root.sql.query)
 
 
 def _carried(relation: Any) -> str:

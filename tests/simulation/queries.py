@@ -14,7 +14,7 @@ from haproc.engine.interface import Chunk, Column, Observed, Settings
 from haproc.engine.placeholder import column_names
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Planned
-from tests.simulation.plans import asked_in, read, schema_of
+from tests.simulation.plans import plain_query_in, read, schema_of
 
 if TYPE_CHECKING:
     from tests.simulation.spark import SimSpark
@@ -59,10 +59,10 @@ class SimReading:
         planned: Planned | None = None,
         observed: Observed | None = None,
     ) -> Result:
-        asked = asked_in(statement)
-        names, rows = await self._read(asked.sql, asked.table)
-        if asked.rows_max is not None:
-            rows = [(*row, False) for row in rows[: asked.rows_max]]
+        plain = plain_query_in(statement)
+        names, rows = await self._read(plain.sql, plain.table)
+        if plain.rows_max is not None:
+            rows = [(*row, False) for row in rows[: plain.rows_max]]
             names = [*column_names(len(names)), "wide"]
         kinds = [_kind(name, [row[at] for row in rows]) for at, name in enumerate(names)]
         columns = [pa.array([row[at] for row in rows], kind) for at, kind in enumerate(kinds)]

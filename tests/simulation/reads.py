@@ -129,7 +129,7 @@ class Doors:
         return found
 
     def report(self, life: Life) -> HaReport:
-        """Return what is told of a query that has just been run."""
+        """Return the report of a query that has just been run."""
         after = life.member.core.schedule.high
         return HaReport(life.node.name, OperationClass.QUERY, after_offset=after)
 
@@ -253,8 +253,8 @@ class ReadScenario(Scenario):
         plain: bool,
     ) -> tuple[SeenOffsets, frozenset[str]] | None:
         """Read once, on the first node that answers."""
-        told = tuple(sorted(seen.by_cluster.items()))
-        wanted = Freshness(level, BOUND, seen.after_offset, told)
+        offsets = tuple(sorted(seen.by_cluster.items()))
+        wanted = Freshness(level, BOUND, seen.after_offset, offsets)
         request = Request("r", SentSql("SELECT"), "", freshness=wanted, timeout_s=6)
         must_show = known if level is Consistency.SESSION else frozenset()
         if level is Consistency.LINEARIZABLE:

@@ -60,14 +60,14 @@ class RestsScenario(Scenario):
             if not replica.serving:
                 raise replica.writes.unavailable()
             attempts = Attempts(replica)
-            asked = Request(attempt.id, SentSql(""), attempt.id, timeout_s=6, age_s=age_s)
+            request = Request(attempt.id, SentSql(""), attempt.id, timeout_s=6, age_s=age_s)
             since = replica.writes.since(age_s)
 
             async def make() -> Operation:
                 op = await self.made(life, attempts, attempt)
                 return as_made(op, since)
 
-            return await attempts.known(asked) or await attempts.write(asked, make)
+            return await attempts.known(request) or await attempts.write(request, make)
 
         done = await life.call(work)
         assert done.outcome.status is OutcomeStatus.APPLIED, done.outcome

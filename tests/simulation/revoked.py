@@ -38,7 +38,7 @@ class RevokeScenario(Scenario):
         super().__init__(seed, writes_per_client=10, computing=seed % 2)
         self.revoke_rng = random.Random(f"{seed}/revoke")
         self.fates: dict[str, set[Fate]] = {}
-        self.told = Counter[str]()
+        self.answers = Counter[str]()
 
     async def operator(self) -> None:
         """Revoke writes, in addition to the operators' other actions."""
@@ -76,7 +76,7 @@ class RevokeScenario(Scenario):
         if fate is not None:
             self.ring.note(f"{node.name} says of {attempt.id}: {fate}")
             self.fates.setdefault(attempt.id, set()).add(fate)
-            self.told[fate] += 1
+            self.answers[fate] += 1
 
     async def heal(self) -> None:
         """Make statements fast again, too."""
@@ -111,4 +111,4 @@ async def _of_operator(operators: Operators, offset: int) -> Fate:
 def simulate_revoked(seed: int) -> tuple[Report, Counter[str]]:
     """Run one seed; return its report, and the answers about revoked writes."""
     scenario = RevokeScenario(seed)
-    return run(scenario.main()), scenario.told
+    return run(scenario.main()), scenario.answers

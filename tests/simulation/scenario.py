@@ -177,7 +177,7 @@ class Scenario:
         self.clients = clients
         self.attempts: list[Attempted] = []
         self.kills = self.drains = 0
-        self.told_late = 0
+        self.refused_late = 0
         self.stragglers: list[asyncio.Future[None]] = []
         self.writing = True
 
@@ -192,7 +192,7 @@ class Scenario:
                 self.stragglers.append(asyncio.ensure_future(self.straggle(attempt, value)))
 
     async def attempt(self, op_id: str, what: str, order: list[str], value: int) -> Attempted:
-        """Write once; note what the client is told, and when."""
+        """Write once; note the client's answer and its time."""
         attempt = Attempted(op_id, what, started_at=self.now())
         self.attempts.append(attempt)
         attempt.acknowledged = await self.write(attempt, order, value)
@@ -241,7 +241,7 @@ class Scenario:
         except (Refused, TimeoutError):
             pass
         except RequestError as error:
-            self.told_late += error.error_class == TOO_LATE
+            self.refused_late += error.error_class == TOO_LATE
         if attempt.acknowledged is False:
             attempt.acknowledged = None
 
@@ -258,7 +258,7 @@ class Scenario:
                     maybe = True
                 except RequestError as error:
                     if error.error_class == TOO_LATE:
-                        self.told_late += 1
+                        self.refused_late += 1
                         return None
                     if self.refuses(error):
                         return False
@@ -275,7 +275,7 @@ class Scenario:
         return outcome
 
     def refuses(self, error: RequestError) -> bool:
-        """Whether an error is a right answer, and means that the write has no effect."""
+        """Return True if an error is a right answer, and means that the write has no effect."""
         return False
 
     async def nemesis(self) -> None:
@@ -403,9 +403,9 @@ class Scenario:
                     found = await replica.operators.verification(marker)
         except TimeoutError:
             report.wrong(Violation.NOT_READY, f"the verification did not come to its end: {found}")
-        told = {name: each["finding"] for name, each in found.get("clusters", {}).items()}
-        if set(told.values()) != {"equal"}:
-            report.wrong(Violation.UNVERIFIED, f"the verification found {told}")
+        by_cluster = {name: each["finding"] for name, each in found.get("clusters", {}).items()}
+        if set(by_cluster.values()) != {"equal"}:
+            report.wrong(Violation.UNVERIFIED, f"the verification found {by_cluster}")
 
     def state(self, name: str) -> str:
         replica = self.ring.nodes[name].replica
@@ -441,9 +441,13 @@ class Scenario:
                 report.wrong(Violation.NOT_ENDED, f"a replaced process of {name} is {state}")
         for error in self.ring.errors:
             report.wrong(Violation.CRASHED, repr(error))
-        told = Counter(attempt.acknowledged for attempt in self.attempts)
-        report.acknowledged, report.rejected, report.unknown = told[True], told[False], told[None]
-        report.kills, report.too_late = self.kills, self.told_late
+        counts = Counter(attempt.acknowledged for attempt in self.attempts)
+        report.acknowledged, report.rejected, report.unknown = (
+            counts[True],
+            counts[False],
+            counts[None],
+        )
+        report.kills, report.too_late = self.kills, self.refused_late
         report.trimmed = self.ring.store.start
         report.drains = self.drains
         report.rebuilt = self.rebuilt

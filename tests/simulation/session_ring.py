@@ -165,7 +165,7 @@ class SimSpark(FakeSpark):
             now = replace(self.made.settings, schema=statement.sql.removeprefix("USE "))
             self.made.settings = self.truth.settings = now
         elif isinstance(statement, SqlText) and statement.sql.startswith("SELECT "):
-            chunks = (self._interpreter().asked(statement.sql),)
+            chunks = (self._interpreter().values_of(statement.sql),)
         else:
             self._interpreter().run(statement)
         if not chunks:

@@ -119,11 +119,11 @@ class Held:
         number = self.number(view.number)
         return Broken(view.columns) if number is None else Frame(number, base, view.columns)
 
-    def number(self, said: int | str) -> int | None:
+    def number(self, reference: int | str) -> int | None:
         """Return a number, or the value of the named variable."""
-        if isinstance(said, int):
-            return said
-        value, _ = self.variables.get(said, (None, ""))
+        if isinstance(reference, int):
+            return reference
+        value, _ = self.variables.get(reference, (None, ""))
         return value
 
     def analysed(self, name: str, tables: Tables) -> Shown | None:
@@ -213,7 +213,7 @@ _DECLARE: Final = re.compile(
 _SET: Final = re.compile(r"SET VAR(?:IABLE)? `?(\w+)`? = (.*)$")
 _FORGET: Final = re.compile(r"DROP TEMPORARY VARIABLE (?:IF EXISTS )?`?(\w+)`?$")
 _MAX: Final = re.compile(r"\(SELECT max\(id\) FROM (\w+)\)$")
-_ASKED: Final = re.compile(r"session\.`(\w+)`")
+_VARIABLES: Final = re.compile(r"session\.`(\w+)`")
 
 
 class Interpreter:
@@ -230,7 +230,7 @@ class Interpreter:
         assert isinstance(statement, SqlText)
         sql = statement.sql
         if found := _VIEW.match(sql):
-            name, number, base = found[1], self._said(found[2] or found[4]), found[3] or ""
+            name, number, base = found[1], self._reference(found[2] or found[4]), found[3] or ""
             if base and self._made.goes_round(name, base):
                 raise _refused("RECURSIVE_VIEW")
             view = Sql(number, base, base in self._made.views, self._columns(base))
@@ -259,9 +259,9 @@ class Interpreter:
             self._made.ran.append(sql)
             self._truth.ran.append(sql)
 
-    def asked(self, sql: str) -> bytes:
+    def values_of(self, sql: str) -> bytes:
         """Return the values of the requested variables; raise EngineError."""
-        values = [self._variable(name)[0] for name in _ASKED.findall(sql)]
+        values = [self._variable(name)[0] for name in _VARIABLES.findall(sql)]
         return stream_of(pa.table({f"_{at}": [value] for at, value in enumerate(values)}))
 
     def _plan(self, plan: bytes) -> None:
@@ -284,13 +284,13 @@ class Interpreter:
         else:
             found = _QUERY.match(view.input.sql.query)
             assert found is not None
-            number = self._made.number(self._said(found[2]))
+            number = self._made.number(self._reference(found[2]))
             base, columns = found[1], self._columns(found[1])
         made = Frame(number, self._made.resolved(base), columns)
         truth = Frame(number, self._truth.resolved(base), columns)
         self._give(view.name, made, truth)
 
-    def _said(self, word: str) -> int | str:
+    def _reference(self, word: str) -> int | str:
         if not word.isdigit():
             self._variable(word)
         return int(word) if word.isdigit() else word

@@ -404,8 +404,8 @@ class SimEngine:
         self._channel = SimChannel(spark, check)
         self._lanes: dict[int, SparkLane] = {}
 
-    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Return what the cluster answers, while this process may hear it."""
+    async def _answer_of(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return the cluster's answer; wait while this process is frozen, for ever if dead."""
         await self._check()
         found = await ask()
         await self._check()
@@ -418,22 +418,22 @@ class SimEngine:
             await self._spark.look()
             return see(self._spark)
 
-        return await self._asked(look)
+        return await self._answer_of(look)
 
     async def probe(self, *, timeout_s: float) -> None:
-        await self._asked(lambda: self._spark.probe(timeout_s=timeout_s))
+        await self._answer_of(lambda: self._spark.probe(timeout_s=timeout_s))
 
     async def storage(self, known: str) -> str:
         return await self._seen(lambda spark: f"storage of {spark.name}")
 
     async def check_tables(self, tables: Sequence[str]) -> None:
-        await self._asked(self._spark.look)
+        await self._answer_of(self._spark.look)
 
     async def object_fingerprint(self, named: Sequence[Named]) -> str:
         return await self._seen(lambda spark: "/".join(map(spark.object_fingerprint, named)))
 
     async def keeps_marks(self, table: str) -> bool:
-        await self._asked(self._spark.look)
+        await self._answer_of(self._spark.look)
         return self._spark.object_fingerprint(Named(Sort.TABLE, table)) != ABSENT
 
     async def default_place(self, table: str) -> str:
@@ -447,7 +447,7 @@ class SimEngine:
         return dict.fromkeys(names)
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
-        return await self._asked(lambda: self._spark.offsets_applied(tables, application))
+        return await self._answer_of(lambda: self._spark.offsets_applied(tables, application))
 
     def copies(self, lane: Lane | None = None) -> SimCopies:
         return SimCopies(self._spark, self._check, lane)
@@ -461,10 +461,10 @@ class SimEngine:
         return {prefix + name.removeprefix(STAGING) for name in found}
 
     async def table_states(self) -> Sequence[TableState]:
-        return await self._asked(self._spark.table_states)
+        return await self._answer_of(self._spark.table_states)
 
     async def checksum(self, state: TableState, *, timeout_s: float) -> str:
-        return await self._asked(lambda: self._spark.checksum(state, timeout_s=timeout_s))
+        return await self._answer_of(lambda: self._spark.checksum(state, timeout_s=timeout_s))
 
     def lane(self, index: int, authorise: Authorise) -> SparkLane:
         if index not in self._lanes:

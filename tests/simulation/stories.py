@@ -21,24 +21,24 @@ from haproc.route.model import Request, SentSql
 from tests.simulation import computed
 from tests.simulation.directed import ddl, parallel
 from tests.simulation.looking import service
+from tests.simulation.recorded_stage import RecordedStage, trace_of
 from tests.simulation.ring import LIMITS, Node
 from tests.simulation.scenario import insert, operation
-from tests.simulation.telling import Telling, told
 
 FOLDER: Final = Path(__file__).parents[1] / "golden" / "stories"
-Story: TypeAlias = Callable[[Telling], Coroutine[Any, Any, None]]
+Story: TypeAlias = Callable[[RecordedStage], Coroutine[Any, Any, None]]
 SHORT_WINDOW: Final = replace(LIMITS, window_records=8)
 COPY: Final = "INSERT INTO copies SELECT x FROM t"
 UPDATE: Final = "UPDATE t SET x = x || '!'"
 
 
-async def ready(stage: Telling) -> None:
+async def ready(stage: RecordedStage) -> None:
     """Wait until all clusters have applied everything, and stored it."""
     await stage.ready(*stage.ring.names)
     await asyncio.sleep(1)
 
 
-async def with_table(stage: Telling, sql: str = "CREATE TABLE t (x)") -> None:
+async def with_table(stage: RecordedStage, sql: str = "CREATE TABLE t (x)") -> None:
     """Make a table on all clusters; begin the story."""
     await stage.submit("a", ddl("a", sql=sql))
     await ready(stage)
@@ -49,7 +49,7 @@ def update(op_id: str) -> Operation:
     return operation(op_id, Kind.UPDATE, UPDATE, "a", writes=frozenset({"t"}))
 
 
-async def a_plain_write(stage: Telling) -> None:
+async def a_plain_write(stage: RecordedStage) -> None:
     """An INSERT enters the log once; each cluster applies it, and its client hears of the first.
 
     The mark in the commit is the offset in the log.
@@ -60,7 +60,7 @@ async def a_plain_write(stage: Telling) -> None:
     stage.holds()
 
 
-async def a_synchronous_ddl(stage: Telling) -> None:
+async def a_synchronous_ddl(stage: RecordedStage) -> None:
     """DDL runs on its origin first, then on the others in their order, then it is committed.
 
     What stands behind it waits on each cluster until that has run it. An error on the origin
@@ -73,7 +73,7 @@ async def a_synchronous_ddl(stage: Telling) -> None:
     stage.holds()
 
 
-async def a_crash_after_the_commit(stage: Telling) -> None:
+async def a_crash_after_the_commit(stage: RecordedStage) -> None:
     """A process dies when Spark has committed its write and its cursor does not say so.
 
     The client asks another one with the same id. The next process of a asks the table, and does
@@ -88,7 +88,7 @@ async def a_crash_after_the_commit(stage: Telling) -> None:
     stage.holds()
 
 
-async def a_decision_taken_over(stage: Telling) -> None:
+async def a_decision_taken_over(stage: RecordedStage) -> None:
     """The origin of DDL dies between running it and deciding on it; a peer commits instead."""
     stage.begin()
     stage.strike("a", Step.FANOUT_AFTER, stage.kills)
@@ -99,7 +99,7 @@ async def a_decision_taken_over(stage: Telling) -> None:
     await ready(stage)
 
 
-async def computed_rows_whose_origin_dies(stage: Telling) -> None:
+async def computed_rows_whose_origin_dies(stage: RecordedStage) -> None:
     """A write whose query would differ is replicated as rows, computed at its place in the order.
 
     Its origin dies under the query; another cluster computes them, for all. Spark is asked
@@ -118,7 +118,7 @@ async def computed_rows_whose_origin_dies(stage: Telling) -> None:
     stage.holds("gathered")
 
 
-async def what_no_cluster_can_apply(stage: Telling) -> None:
+async def what_no_cluster_can_apply(stage: RecordedStage) -> None:
     """An operation that each cluster fails, again and again, is given up by the ring.
 
     Each says that it has not committed it and does not run it; whoever has read the words of all
@@ -141,7 +141,7 @@ async def what_no_cluster_can_apply(stage: Telling) -> None:
     stage.holds()
 
 
-async def a_replaced_process_thaws(stage: Telling) -> None:
+async def a_replaced_process_thaws(stage: RecordedStage) -> None:
     """A process freezes with a statement in its hands; another one takes over, and it wakes up.
 
     Its session is gone, so Spark refuses its statement; it reads the claim and ends.
@@ -170,11 +170,11 @@ async def a_replaced_process_thaws(stage: Telling) -> None:
     stage.holds()
 
 
-def _extent(stage: Telling) -> str:
+def _extent(stage: RecordedStage) -> str:
     return f"the log begins at {stage.ring.store.start} and ends at {stage.ring.store.end}"
 
 
-async def a_trim_with_a_lagging_cluster(stage: Telling) -> None:
+async def a_trim_with_a_lagging_cluster(stage: RecordedStage) -> None:
     """The log is trimmed up to what every cluster's stored cursor needs; one that is away holds it.
 
     With a window of 8 offsets for request ids, 10 below a cursor are kept.
@@ -193,7 +193,7 @@ async def a_trim_with_a_lagging_cluster(stage: Telling) -> None:
     stage.say("", _extent(stage))
 
 
-async def a_stale_write_made_anew(stage: Telling) -> None:
+async def a_stale_write_made_anew(stage: RecordedStage) -> None:
     """A table is altered between the look at it and the place of a write that reads it in the log.
 
     Every cluster passes over the first record; the write looks again, and is appended anew.
@@ -217,7 +217,7 @@ async def a_stale_write_made_anew(stage: Telling) -> None:
     stage.holds("copies")
 
 
-async def a_queue_drained_in_batches(stage: Telling) -> None:
+async def a_queue_drained_in_batches(stage: RecordedStage) -> None:
     """A cluster that was away finds its queue in the log, and applies INSERTs many at a time.
 
     What it is about to run as one is stored before it starts, so that it is never formed anew.
@@ -237,7 +237,7 @@ async def a_queue_drained_in_batches(stage: Telling) -> None:
     stage.holds()
 
 
-async def a_write_taken_back(stage: Telling) -> None:
+async def a_write_taken_back(stage: RecordedStage) -> None:
     """A write runs for too long everywhere; its sender wants it taken back, and asks b.
 
     Each cluster stops it, looks, and says that it has not committed it; whoever has read the words
@@ -253,9 +253,9 @@ async def a_write_taken_back(stage: Telling) -> None:
         asking = asyncio.ensure_future(stage.ask("a", update(name)))
         await asyncio.sleep(5)
         stage.say("client", f"wants {name} back")
-        wish = stage.replica("b").revoking
+        revoking = stage.replica("b").revoking
         # The wish itself: whoever knows that it is vain does not say it.
-        await wish._poison_rejection.append_revoke(at, name, "its sender")
+        await revoking._poison_rejection.append_revoke(at, name, "its sender")
         for node in stage.ring.nodes.values():
             node.spark.statement_s = 0
         await asking
@@ -263,7 +263,7 @@ async def a_write_taken_back(stage: Telling) -> None:
     stage.holds()
 
 
-async def a_divergence_found(stage: Telling) -> None:
+async def a_divergence_found(stage: RecordedStage) -> None:
     """A row is changed past HAProc; a verification finds it, and takes that cluster out of service.
 
     Each cluster notes its tables at the same place of the order; the majority is right.
@@ -280,8 +280,8 @@ async def a_divergence_found(stage: Telling) -> None:
 
 
 STORIES: Final[dict[str, tuple[Story, Limits]]] = {
-    tell.__name__: (tell, limits)
-    for tell, limits in (
+    script.__name__: (script, limits)
+    for script, limits in (
         (a_plain_write, LIMITS),
         (a_synchronous_ddl, LIMITS),
         (a_crash_after_the_commit, LIMITS),
@@ -300,7 +300,7 @@ STORIES: Final[dict[str, tuple[Story, Limits]]] = {
 
 def trace(name: str) -> str:
     """Run a story, and return its trace."""
-    return told(*STORIES[name])
+    return trace_of(*STORIES[name])
 
 
 def write_all() -> None:

@@ -19,7 +19,7 @@ from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit, combine
 from haproc.replicate.records.operation import Operation
-from tests.simulation.directed import Stage, Tell, as_story, ddl, story
+from tests.simulation.directed import Script, Stage, as_story, ddl, story
 from tests.simulation.ring import LIMITS, Node
 from tests.simulation.scenario import insert
 from tests.simulation.violations import found_by
@@ -132,7 +132,7 @@ async def test_first_attempt_of_a_batch_has_the_note_and_no_marker(stage: Stage)
     "script",
     [committed_without_an_answer, committed_and_refused, committed_by_a_process_that_died],
 )
-def test_batch_that_committed_is_applied_once(script: Tell) -> None:
+def test_batch_that_committed_is_applied_once(script: Script) -> None:
     story(script)
 
 

@@ -46,7 +46,7 @@ QUERY = Classified(
 
 
 class TheseTables(Repeatable):
-    """Answers that a query reads these tables, some time after it was asked."""
+    """Answers, after some time, that a query reads these tables."""
 
     def __init__(self, core: Core, doors: Doors) -> None:
         self._core = core
@@ -89,15 +89,15 @@ class CachedDoors(Doors):
     async def ask(self, name: str, request: Request) -> tuple[frozenset[str], HaReport]:
         """A client's query to one node; raises Refused and RequestError."""
         life = self.ring.nodes[name].running()
-        asked, caching = Understood(request, None, Settings(), QUERY), self.caching(life)
+        understood, caching = Understood(request, None, Settings(), QUERY), self.caching(life)
 
         async def work(replica: Replica) -> tuple[frozenset[str], HaReport]:
             if not replica.serving:
                 raise replica.writes.unavailable()
             answer = await self.reads(life).from_cache_or_peer(
-                request, partial(caching.held, asked, always)
+                request, partial(caching.held, understood, always)
             )
-            answer = answer or await caching.answer(asked, partial(self.look, life), always)
+            answer = answer or await caching.answer(understood, partial(self.look, life), always)
             caching.count(answer)
             found = [chunk.data.decode().split() async for chunk in answer.result]
             await life.check()

@@ -28,7 +28,7 @@ from tests.simulation.network import Refused
 from tests.simulation.queries import Result, SimReading
 from tests.simulation.ring import Node
 from tests.simulation.test_computed import rows_records, seen
-from tests.simulation.test_staging_tables import IDS, gathered, ids
+from tests.simulation.test_staging_tables import IDS, check_rows_settled, ids
 from tests.unit.session_rig import Ring as Sessions
 
 REF = SessionRef("anonymous", "s", 2, "b-1")
@@ -77,7 +77,7 @@ async def test_plan_is_filled_with_the_rows_of_its_query_on_all_clusters(stage: 
     await ids(stage)
     outcome = await stage.submit("a", plan("g", "a"))
     assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 5)
-    await gathered(stage)
+    await check_rows_settled(stage)
 
 
 @in_both_forms
@@ -92,7 +92,7 @@ async def test_write_whose_origin_dies_is_computed_in_its_rebuilt_session(
         await stage.submit("a", form("g", "a", REF))
     await stage.apply("b", form("g", "b", REF))
     assert (rows_records(stage)[0].by, REF) in built
-    await gathered(stage)
+    await check_rows_settled(stage)
 
 
 @in_both_forms
@@ -172,7 +172,7 @@ async def test_write_whose_attached_session_has_changed_is_computed_in_a_rebuilt
     stage.at("a", Step.ROWS_BEFORE, happens)
     await stage.apply("a", op)
     assert built == [("a", REF)]
-    await gathered(stage)
+    await check_rows_settled(stage)
 
 
 @pytest.mark.parametrize("error", [None, EngineError(ErrorKind.APPLICATION, "v"), TOO_LARGE])
@@ -202,7 +202,7 @@ async def test_write_whose_session_its_client_changes_while_its_query_runs_gets_
     stage.replica("a").computing.attach_session(op.key, reading, lambda: as_it_was[0])
     await stage.apply("a", op)
     assert built == [("a", REF)]
-    await gathered(stage)
+    await check_rows_settled(stage)
 
 
 @in_both_forms
@@ -251,5 +251,5 @@ async def test_write_whose_session_cannot_be_rebuilt_now_is_computed_by_the_next
     await stage.apply("a", form("g", "a", REF))
     assert [name for name, _ in built] == ["a", "b"]
     assert [m.by for m in stage.records(Passed)] == ["a"]
-    await gathered(stage)
+    await check_rows_settled(stage)
     assert sorted(map(str, seen(stage, "c", "g"))) == IDS

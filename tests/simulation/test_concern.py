@@ -232,17 +232,17 @@ async def test_returning_cluster_catches_up_before_it_counts_again(stage: Stage)
 @on_table
 async def test_many_waits_share_one_poll_for_each_peer(stage: Stage) -> None:
     peers = stage.life("a").member.core.peers
-    asked = {"b": 0, "c": 0}
-    most = dict(asked)
+    polls = {"b": 0, "c": 0}
+    most = dict(polls)
     original = peers.progress
 
     async def counted(peer: str, seen: str, timeout_s: float) -> object:
-        asked[peer] += 1
-        most[peer] = max(most[peer], asked[peer])
+        polls[peer] += 1
+        most[peer] = max(most[peer], polls[peer])
         try:
             return await original(peer, seen, timeout_s)
         finally:
-            asked[peer] -= 1
+            polls[peer] -= 1
 
     peers.progress = counted  # type: ignore[assignment,method-assign]
     await asyncio.gather(*(write(stage, "a", f"w{n}", ALL) for n in range(40)))
@@ -259,7 +259,7 @@ def request(op_id: str, concern: WriteConcern | None, timeout_s: float = 30) -> 
 
 
 @pytest.mark.parametrize(
-    ("rules", "asked", "everywhere"),
+    ("rules", "requested", "everywhere"),
     [
         ("[]", None, False),
         ("[]", ALL, True),
@@ -271,9 +271,9 @@ def request(op_id: str, concern: WriteConcern | None, timeout_s: float = 30) -> 
 )
 @on_table
 async def test_request_has_the_stronger_concern_of_its_own_and_the_rules(
-    stage: Stage, rules: str, asked: WriteConcern | None, everywhere: bool
+    stage: Stage, rules: str, requested: WriteConcern | None, everywhere: bool
 ) -> None:
-    answer = await service(stage, rules=rules).execute(request("one", asked))
+    answer = await service(stage, rules=rules).execute(request("one", requested))
     others = "applied" if everywhere else "queued"
     assert answer.report.outcomes == {"a": "applied", "b": others, "c": others}
     if everywhere:

@@ -435,7 +435,7 @@ async def test_copy_of_the_whole_cluster_after_touched_tables_cannot_be_withdraw
 
 @as_story()
 async def test_failed_operation_is_never_reported_as_applied(stage: Stage) -> None:
-    """The cluster hears its report before it has read the operation: its queue has no room."""
+    """The cluster receives its report before it has read the operation: its queue has no room."""
     await left_behind(stage, "t", "u")
     full = LIMITS.look_ahead_records_max + 5
     await asyncio.gather(*(stage.submit("a", insert(f"u{n}", "u", "a")) for n in range(full)))
@@ -445,12 +445,12 @@ async def test_failed_operation_is_never_reported_as_applied(stage: Stage) -> No
     assert known is not None
     await asyncio.gather(*(stage.submit("a", insert(f"v{n}", "u", "a")) for n in range(full)))
     stage.node("c").start()
-    told = set[str]()
+    statuses = set[str]()
 
     async def ask() -> None:
         while True:
             if stage.node("c").alive:
-                told.add((await stage.replica("c").outcome(known.offset)).status)
+                statuses.add((await stage.replica("c").outcome(known.offset)).status)
             await asyncio.sleep(0.05)
 
     asking = asyncio.ensure_future(ask())
@@ -459,8 +459,8 @@ async def test_failed_operation_is_never_reported_as_applied(stage: Stage) -> No
     asking.cancel()
     await stage.settle()
     assert copied(stage, "c") == ["t"]
-    assert OutcomeStatus.FAILED.value in told
-    assert OutcomeStatus.APPLIED.value not in told
+    assert OutcomeStatus.FAILED.value in statuses
+    assert OutcomeStatus.APPLIED.value not in statuses
 
 
 @as_story()

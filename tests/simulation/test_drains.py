@@ -80,7 +80,7 @@ def check_ids(stage: Stage, load: Load) -> None:
 def test_clusters_drained_and_restarted_one_after_another_fail_no_request(
     seed: int, part: str
 ) -> None:
-    async def tell(stage: Stage) -> None:
+    async def script(stage: Stage) -> None:
         await stage.submit("a", ddl("a", sql=IDS), 60)
         load = Load(stage, seed)
         await load.goes_on()
@@ -91,7 +91,7 @@ def test_clusters_drained_and_restarted_one_after_another_fail_no_request(
         assert load.unknown == [], "nobody was left in doubt"
         check_ids(stage, load)
 
-    story(tell, seed)
+    story(script, seed)
 
 
 async def drained(stage: Stage, load: Load, name: str, part: str) -> None:

@@ -45,16 +45,16 @@ class FencedScenario(RestsScenario):
     def __init__(self, seed: int, **options: int) -> None:
         super().__init__(seed, **options)
         self.pauses = random.Random(f"{seed}/pauses")
-        """How long it takes from a look to the append: processes are stopped, machines busy."""
+        """The time from a look to the append: processes are stopped, machines busy."""
         self.current = 0
         """The attempt whose token is good, as the key-value store says."""
         self.begun = 0
         """The newest one that writes: those before it are fenced."""
         self.of: dict[str, int] = {}
-        """For which attempt each write is made."""
+        """The attempt of each write."""
         self.fencing = asyncio.Lock()
         self.fenced = 0
-        """Writes whose attempt was told that it is fenced."""
+        """Writes whose attempt received the answer that it is fenced."""
 
     async def write(self, attempt: Attempted, order: list[str], value: int) -> bool | None:
         """Write for the attempt that writes now, or begin the next one."""

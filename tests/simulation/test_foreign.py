@@ -9,14 +9,14 @@ import pytest
 
 from haproc.config.model import OnForeignWrite
 from haproc.membership.state import State
-from tests.simulation.directed import Stage, Tell, as_story, ddl
+from tests.simulation.directed import Script, Stage, as_story, ddl
 from tests.simulation.ring import TIMEOUTS
 from tests.simulation.scenario import insert
 
 SOON = replace(TIMEOUTS, foreign_look_s=2)
 
 
-def looking(reaction: OnForeignWrite) -> Tell:
+def looking(reaction: OnForeignWrite) -> Script:
     """Return the beginning of a story: a table on a ring that looks for foreign writes."""
 
     async def begin(stage: Stage) -> None:

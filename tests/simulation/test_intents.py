@@ -17,7 +17,7 @@ from haproc.engine.interface import ABSENT
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.facts import Fate
 from haproc.replicate.queue.turns import UNMARKED_MAX, Unmarked
-from tests.simulation.directed import Stage, Tell, story
+from tests.simulation.directed import Script, Stage, story
 from tests.simulation.ring import Node
 from tests.simulation.scenario import insert
 from tests.simulation.test_beside import SLOW, table
@@ -123,7 +123,7 @@ async def given_up_again_and_again(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    "tell",
+    "script",
     [
         dead_behind_its_commit,
         without_spark_behind_its_commit,
@@ -131,8 +131,8 @@ async def given_up_again_and_again(stage: Stage) -> None:
         given_up_again_and_again,
     ],
 )
-def test_intent_has_the_state_before_its_operation_and_ends_with_it(tell: Tell) -> None:
-    story(tell)
+def test_intent_has_the_state_before_its_operation_and_ends_with_it(script: Script) -> None:
+    story(script)
 
 
 # -- rules broken on purpose ---------------------------------------------------------------------
@@ -149,10 +149,10 @@ def stored_before_a_look(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Unmarked, "begins", hasty)
 
 
-@pytest.mark.parametrize("tell", [dead_behind_its_commit, wanted_back_behind_its_commit])
+@pytest.mark.parametrize("script", [dead_behind_its_commit, wanted_back_behind_its_commit])
 def test_rule_that_an_intent_follows_a_look_broken_on_purpose_is_found(
-    tell: Tell, monkeypatch: pytest.MonkeyPatch
+    script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It runs twice, and its origin takes the second outcome for its own."""
     stored_before_a_look(monkeypatch)
-    found_by(lambda: story(tell), Violation.UNEQUAL)
+    found_by(lambda: story(script), Violation.UNEQUAL)

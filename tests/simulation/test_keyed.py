@@ -96,7 +96,7 @@ class Keyed(Scenario):
     def check(self, report: Report) -> None:
         """Hold every cluster against the log's statements, one after another."""
         super().check(report)
-        expected, found = told(self.ring)
+        expected, found = expected_state(self.ring)
         missing = [a.id for a in self.attempts if a.acknowledged and a.id not in found]
         if missing:
             report.wrong(Violation.LOST, f"acknowledged, and not in the log: {missing}")
@@ -104,7 +104,7 @@ class Keyed(Scenario):
             report.problems += _differs(name, node.spark.dump().get("accounts"), expected)
 
 
-def told(ring: Ring) -> tuple[list[tuple[object, ...]], set[str]]:
+def expected_state(ring: Ring) -> tuple[list[tuple[object, ...]], set[str]]:
     """Return the rows of `accounts` by the log's statements, and the ids of its operations."""
     messages = ring.store.all_messages()
     fates = Fates(0, Claims())
@@ -287,11 +287,11 @@ async def columns_unreadable(self: SimEngine, table: str) -> Sequence[Column] | 
     raise EngineError(ErrorKind.ENVIRONMENT, "a file of the table's log cannot be read")
 
 
-@pytest.mark.parametrize("told", [no_plain_columns, columns_unreadable])
+@pytest.mark.parametrize("columns", [no_plain_columns, columns_unreadable])
 @pytest.mark.parametrize("step", [Step.INTENT_AFTER, Step.APPLY_AFTER])
 @as_story()
 async def test_combined_statement_that_cannot_be_rebuilt_is_run_in_parts(
-    stage: Stage, step: Step, told: Any, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, step: Step, columns: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await accounts(stage)
     stage.node("c").kill()
@@ -300,7 +300,7 @@ async def test_combined_statement_that_cannot_be_rebuilt_is_run_in_parts(
 
     def die(node: Node) -> None:
         node.kill()
-        monkeypatch.setattr(SimEngine, "plain_columns", told)
+        monkeypatch.setattr(SimEngine, "plain_columns", columns)
 
     stage.at("c", step, *first, die)
     stage.node("c").start()

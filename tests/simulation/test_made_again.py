@@ -18,7 +18,7 @@ from haproc.route.model import IDS_MAX, Request, SentSql
 from tests.simulation.computed import of_session
 from tests.simulation.directed import Stage, as_story
 from tests.simulation.test_computed import rows_records, seen
-from tests.simulation.test_staging_tables import IDS, gathered, ids
+from tests.simulation.test_staging_tables import IDS, check_rows_settled, ids
 from tests.simulation.violations import found_by
 
 REQUEST = Request("g", SentSql("the same each time"), "g")
@@ -93,7 +93,7 @@ async def test_write_whose_session_is_always_gone_is_rejected_after_the_last_id(
 
 
 async def marked_once(stage: Stage) -> None:
-    await gathered(stage)
+    await check_rows_settled(stage)
     assert len(seen(stage, "c", "g")) == len(IDS)
 
 

@@ -1,4 +1,4 @@
-"""What may have been applied is never given up: stories that end badly if a rule is broken.
+"""A possibly applied operation is never given up: stories that end badly if a rule is broken.
 
 In seeded runs, some statements fail for ever, on all clusters or on some. Clients write as in
 `Scenario`, and the same faults strike. The ring has to give up a statement that fails on all
@@ -26,7 +26,7 @@ from haproc.replicate.records.control import Abandon, FailureVote
 from haproc.replicate.records.operation import Operation
 from tests.simulation.broken import BreakRule, not_fenced
 from tests.simulation.clock import run
-from tests.simulation.directed import Stage, Tell, story
+from tests.simulation.directed import Script, Stage, story
 from tests.simulation.ring import TIMEOUTS, Node
 from tests.simulation.scenario import Attempted, Report, Scenario, build
 from tests.simulation.spark import SimEngine
@@ -201,11 +201,11 @@ STORIES = (
 )
 
 
-@pytest.mark.parametrize("tell", STORIES)
+@pytest.mark.parametrize("script", STORIES)
 def test_operation_that_may_be_applied_is_not_rejected(
-    tell: Tell,
+    script: Script,
 ) -> None:
-    story(tell)
+    story(script)
 
 
 @pytest.mark.usefixtures("quiet")
@@ -257,7 +257,7 @@ def away_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("break_rule", "tell", "expected"),
+    ("break_rule", "script", "expected"),
     [
         (not_looked_at, committed_without_an_answer, Violation.UNEQUAL),
         (not_fenced, still_running_at_the_word, Violation.UNEQUAL),
@@ -268,9 +268,9 @@ def away_is_ignored(patch: pytest.MonkeyPatch) -> None:
 )
 def test_rule_of_rejecting_broken_on_purpose_is_found(
     break_rule: BreakRule,
-    tell: Tell,
+    script: Script,
     expected: Violation,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     break_rule(monkeypatch)
-    found_by(lambda: story(tell), expected)
+    found_by(lambda: story(script), expected)

@@ -46,11 +46,11 @@ class RegisterScenario(Scenario):
         self.read_rng = random.Random(f"{seed}/registers")
         self.doors = RegisterDoors(self.ring, self.read_rng)
         self.numbers: dict[str, int] = {}
-        """What stands for each write in the calls."""
+        """The number of each write in the calls."""
         self.calls: dict[int, list[Call]] = {key: [] for key in range(KEYS)}
         self.reads = 0
         self.failovers = 0
-        """Reads that another node answered than was asked first."""
+        """The number of reads that another node answered than the one that received them first."""
         for node in self.ring.nodes.values():
             node.spark.statement_s = self.read_rng.choice((0, 0, 0.3, 1))
 
@@ -70,7 +70,7 @@ class RegisterScenario(Scenario):
         attempt = await self.attempt(op_id, "register", order, key)
         if attempt.acknowledged is False:
             return
-        made = Call(Verb.APPEND, (self.number(op_id),), attempt.started_at, told=op_id)
+        made = Call(Verb.APPEND, (self.number(op_id),), attempt.started_at, label=op_id)
         if attempt.acknowledged:
             made = Call(made.verb, made.values, made.invoked_s, attempt.ended_at, op_id)
         self.calls[key].append(made)
@@ -89,8 +89,8 @@ class RegisterScenario(Scenario):
         for text in texts:
             key, *ids = text.split(",")
             held = tuple(map(self.number, ids))
-            told = f"client {number}'s read of {text} on {report.cluster}"
-            self.calls[int(key)].append(Call(None, held, began, self.now(), told))
+            label = f"client {number}'s read of {text} on {report.cluster}"
+            self.calls[int(key)].append(Call(None, held, began, self.now(), label))
 
     def number(self, op_id: str) -> int:
         """Return what stands for a write."""

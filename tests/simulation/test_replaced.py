@@ -100,12 +100,12 @@ RESTARTS = ("", "before", "after")
 @pytest.mark.thorough
 @pytest.mark.parametrize("restarts", RESTARTS)
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("tell", STORIES)
+@pytest.mark.parametrize("script", STORIES)
 def test_process_replaced_at_any_moment_of_an_apply_applies_nothing_more(
-    tell: Callable[..., None], fails: bool, restarts: str
+    script: Callable[..., None], fails: bool, restarts: str
 ) -> None:
     for moment in MOMENTS[RESTARTS.index(restarts) :: len(RESTARTS)]:
-        tell(moment, fails, restarts)
+        script(moment, fails, restarts)
 
 
 TAKEOVER_MOMENTS = range(8)
@@ -116,7 +116,7 @@ TAKEOVER_MOMENTS = range(8)
 def test_process_replaced_while_it_reports_a_failure_leaves_its_cluster_in_service() -> None:
     """Its report may be too late to count, and its progress may be stored just in time."""
 
-    async def tell(stage: Stage, moment: int, takeover: int) -> None:
+    async def script(stage: Stage, moment: int, takeover: int) -> None:
         await stage.submit("a", ddl("a"))
         node = stage.node("b")
         first = node.life
@@ -138,7 +138,7 @@ def test_process_replaced_while_it_reports_a_failure_leaves_its_cluster_in_servi
 
     for moment in MOMENTS[:16]:
         for takeover in TAKEOVER_MOMENTS[moment % 4 :: 4]:
-            story(partial(tell, moment=moment, takeover=takeover))
+            story(partial(script, moment=moment, takeover=takeover))
 
 
 def not_authorised(patch: pytest.MonkeyPatch) -> None:
@@ -176,8 +176,8 @@ def test_rule_of_taking_over_broken_on_purpose_is_found(
 
     def all_stories() -> None:
         for moment in MOMENTS:
-            for tell in STORIES:
+            for script in STORIES:
                 for fails in (False, True):
-                    tell(moment, fails, RESTARTS[moment % len(RESTARTS)])
+                    script(moment, fails, RESTARTS[moment % len(RESTARTS)])
 
     found_by(all_stories, Violation.UNEQUAL)

@@ -12,7 +12,7 @@ from haproc.replicate.apply.doubts import Doubts
 from haproc.replicate.queue.facts import Fate
 from haproc.replicate.queue.units import Unit
 from tests.simulation.broken import BreakRule, not_fenced
-from tests.simulation.directed import Stage, Tell, story
+from tests.simulation.directed import Script, Stage, story
 from tests.simulation.revoked import simulate_revoked
 from tests.simulation.scenario import insert
 from tests.simulation.seeds import SEEDS
@@ -96,11 +96,11 @@ STORIES = (
 )
 
 
-@pytest.mark.parametrize("tell", STORIES)
+@pytest.mark.parametrize("script", STORIES)
 def test_operation_that_may_be_committed_is_not_revoked(
-    tell: Tell,
+    script: Script,
 ) -> None:
-    story(tell, timeouts=PATIENT)
+    story(script, timeouts=PATIENT)
 
 
 SEED_RUNS = [(2, 4), pytest.param(100, SEEDS, marks=pytest.mark.thorough)]
@@ -131,7 +131,7 @@ def stopped_with_unknown_tables(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("break_rule", "tell", "expected"),
+    ("break_rule", "script", "expected"),
     [
         (not_fenced, stopped_and_not_over, Violation.UNEQUAL),
         (not_looked_at, committed_and_failed, Violation.UNEQUAL),
@@ -141,9 +141,9 @@ def stopped_with_unknown_tables(patch: pytest.MonkeyPatch) -> None:
 )
 def test_revoke_rule_broken_on_purpose_is_found(
     break_rule: BreakRule,
-    tell: Tell,
+    script: Script,
     expected: Violation,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     break_rule(monkeypatch)
-    found_by(lambda: story(tell, timeouts=PATIENT), expected)
+    found_by(lambda: story(script, timeouts=PATIENT), expected)

@@ -24,7 +24,7 @@ from tests.simulation.computed import gather
 from tests.simulation.directed import Stage, as_story
 from tests.simulation.network import Refused
 from tests.simulation.ring import Node
-from tests.simulation.test_staging_tables import IDS, gathered, ids, parts
+from tests.simulation.test_staging_tables import IDS, check_rows_settled, ids, parts
 
 ROWS = pa.table({"id": ["g"] * len(IDS), "x": IDS, "n": list(range(len(IDS)))})
 STEPS = (
@@ -75,7 +75,7 @@ async def test_rows_of_a_request_arrive_in_parts_and_appear_at_once(stage: Stage
     outcome = await submit(stage, "a")
     assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 5)
     assert [part.number for part in parts(stage)] == [0, 1, 2]
-    await gathered(stage)
+    await check_rows_settled(stage)
     commits = [sql for _, name, sql in stage.commits if name == "c" and "gathered" in sql]
     assert len(commits) == 2, "the table, and one statement for all parts"
 
@@ -99,7 +99,7 @@ async def test_retry_on_another_cluster_after_the_origin_died_at_any_step_adds_t
         if step in (Step.ROWS_BEFORE, Step.PART_BEFORE, Step.PART_AFTER):
             # Once, unless the one that is asked takes over: it has the rows then.
             assert len(outcomes) <= 2, "made again, once"
-    await gathered(stage)
+    await check_rows_settled(stage)
 
 
 @as_story()
@@ -112,4 +112,4 @@ async def test_origin_frozen_before_its_last_part_changes_nothing_after_it_wakes
         await submit(stage, "a")
     assert (await until_applied(stage, "b"))[-1].status is OutcomeStatus.APPLIED
     stage.node("a").thaw()
-    await gathered(stage)
+    await check_rows_settled(stage)

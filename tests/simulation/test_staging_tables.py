@@ -57,7 +57,7 @@ async def ids(stage: Stage) -> None:
     await stage.ready("a", "b", "c")
 
 
-async def gathered(stage: Stage) -> None:
+async def check_rows_settled(stage: Stage) -> None:
     """Heal all faults; check that each cluster has the five rows once and no staging table is
     left.
     """
@@ -98,7 +98,7 @@ async def test_rows_in_parts_are_gathered_and_appear_at_once(stage: Stage) -> No
     assert rows.filling is not None and not rows.filling.rows
     assert len(made(stage, "a")) == 1, "what it was computed in is read, too"
     assert [part.number for part in parts(stage)] == [0, 1, 2]
-    await gathered(stage)
+    await check_rows_settled(stage)
     commits = [sql for _, name, sql in stage.commits if name == "c" and "gathered" in sql]
     assert len(commits) == 2, "the table, and one statement for all parts"
     assert len(made(stage, "c")) == 1
@@ -145,7 +145,7 @@ async def struck(stage: Stage, name: str, what: str, step: Step, hits: int) -> N
     await ids(stage)
     stage.at(name, step, *[lambda node: None] * (hits - 1), strike)
     await sent(stage)
-    await gathered(stage)
+    await check_rows_settled(stage)
 
 
 @pytest.mark.parametrize("step", [*STEPS, *GATHERING[:2]])
@@ -163,7 +163,7 @@ async def test_replaced_process_that_wakes_up_at_any_step_changes_nothing(
     stage.at(name, step, replaced)
     await sent(stage)
     stage.node(name).thaw()
-    await gathered(stage)
+    await check_rows_settled(stage)
 
 
 @as_story()
@@ -175,7 +175,7 @@ async def test_attempts_to_gather_use_different_staging_tables(stage: Stage) -> 
 
     stage.at("b", Step.GATHER_PART, rate(0), rate(0), rate(1), rate(0))
     await stage.submit("a", gather("g", "a"))
-    await gathered(stage)
+    await check_rows_settled(stage)
     assert len(set(made(stage, "b"))) == len(made(stage, "b")) == 2
 
 
@@ -189,7 +189,7 @@ async def test_dropped_staging_table_does_not_fail_the_write(stage: Stage) -> No
 
     stage.at("b", Step.GATHER_DONE, dropped)
     await stage.submit("a", gather("g", "a"))
-    await gathered(stage)
+    await check_rows_settled(stage)
 
 
 @as_story()
@@ -200,7 +200,7 @@ async def test_parts_without_a_rows_record_are_ignored(stage: Stage) -> None:
     (rows,) = rows_records(stage)
     assert rows.filling is not None and rows.by != "a"
     assert {part.by for part in parts(stage)} == {"a", rows.by}
-    await gathered(stage)
+    await check_rows_settled(stage)
 
 
 @as_story(limits=replace(LIMITS, window_records=64))
@@ -212,7 +212,7 @@ async def test_parts_outlive_trimming_while_a_cluster_needs_them(stage: Stage) -
         await stage.submit("b", insert(f"later{n}", "ids", "b"))
     stage.node("c").start()
     await stage.ready("c")
-    await gathered(stage)
+    await check_rows_settled(stage)
 
 
 # -- rules broken on purpose -------------------------------------------------------------------

@@ -340,25 +340,25 @@ async def test_frozen_origin_with_an_error_that_the_others_met_too_agrees_with_t
 # -- clusters that differ ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("odd", ["b", "c"])
+@pytest.mark.parametrize("differing", ["b", "c"])
 @as_story()
 async def test_cluster_with_a_different_outcome_is_the_only_diverged_one(
-    stage: Stage, odd: str
+    stage: Stage, differing: str
 ) -> None:
-    stage.node(odd).spark.refuses.add(CREATE)
+    stage.node(differing).spark.refuses.add(CREATE)
     outcome = await stage.apply("a", ddl("a"))
-    assert outcome.clusters[odd].startswith("failed: REFUSED_HERE")
-    await stage.until(lambda: stage.state(odd) is State.DIVERGED)
-    await stage.ready(*(name for name in stage.ring.names if name != odd))
-    stage.check_equal(*(name for name in stage.ring.names if name != odd))
+    assert outcome.clusters[differing].startswith("failed: REFUSED_HERE")
+    await stage.until(lambda: stage.state(differing) is State.DIVERGED)
+    await stage.ready(*(name for name in stage.ring.names if name != differing))
+    stage.check_equal(*(name for name in stage.ring.names if name != differing))
     # once stored it stays so over a restart, and serves nothing
     await asyncio.sleep(1)
-    stage.node(odd).restart()
-    await stage.until(lambda: stage.state(odd) is State.DIVERGED)
+    stage.node(differing).restart()
+    await stage.until(lambda: stage.state(differing) is State.DIVERGED)
     with pytest.raises(RequestError, match="DIVERGED"):
-        await stage.submit(odd, ddl(odd, "other", "CREATE TABLE u (x)"))
+        await stage.submit(differing, ddl(differing, "other", "CREATE TABLE u (x)"))
     outcome = await stage.submit("a", ddl("a", "other", "CREATE TABLE u (x)"))
-    assert outcome.clusters[odd] == "queued"
+    assert outcome.clusters[differing] == "queued"
 
 
 # -- two incarnations --------------------------------------------------------------------------

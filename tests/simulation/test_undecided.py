@@ -22,13 +22,13 @@ async def differing(stage: Stage, wrong: str = "b") -> None:
     stage.node(wrong).spark.mend("INSERT INTO t VALUES ('past')")
 
 
-@pytest.mark.parametrize("asked", ["a", "b"])
+@pytest.mark.parametrize("receiver", ["a", "b"])
 @as_story(size=2)
 async def test_two_differing_clusters_both_serve_and_report_the_difference(
-    stage: Stage, asked: str
+    stage: Stage, receiver: str
 ) -> None:
     await differing(stage)
-    found = await stage.verify(asked)
+    found = await stage.verify(receiver)
     assert findings(found) == {"a": "undecided", "b": "undecided"}
     assert {*found["differing"]["t"]} == {"a", "b"}
     for name in "ab":
@@ -40,7 +40,7 @@ async def test_two_differing_clusters_both_serve_and_report_the_difference(
         assert "haproc verify --trust NAME" in stage.reason(name)
     # Both take writes, and a second look that finds the same changes nothing.
     await stage.submit("b", insert("two", "t", "b"))
-    assert findings(await stage.verify(asked)) == {"a": "undecided", "b": "undecided"}
+    assert findings(await stage.verify(receiver)) == {"a": "undecided", "b": "undecided"}
     assert [stage.state(name) for name in "ab"] == [State.READY] * 2
 
 

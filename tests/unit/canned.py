@@ -106,7 +106,7 @@ class CannedService:
         self.revoked: list[tuple[str, str]] = []
         self.final = False
         self.concerns: list[WriteConcern | None] = []
-        """The write concerns that were asked about."""
+        """The requested write concerns."""
         self.away: RequestError | None = None
         """The reason why nothing new is accepted, if so."""
         self.columns: tuple[Column, ...] = (Column("n", "int"), Column("s", "string"))
@@ -190,8 +190,8 @@ class CannedService:
 
     async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
         assert isinstance(request.statement, SentSql)
-        said: dict[str, Json] = {"statement": request.statement.text, "rule": request.user}
-        return {**said, "tree": ["Project"]} if tree else said
+        fields: dict[str, Json] = {"statement": request.statement.text, "rule": request.user}
+        return {**fields, "tree": ["Project"]} if tree else fields
 
     async def close_session(self, session_id: str, user: str) -> None:
         self.sessions.pop(session_id, None)
@@ -294,9 +294,9 @@ class CannedOperators:
 
     async def show(self, offset: int) -> Mapping[str, Json]:
         self._raise()
-        told: dict[str, Json] = {"cluster": "a", "offset": offset, "operation": {"sql": "UPDATE"}}
+        fields: dict[str, Json] = {"cluster": "a", "offset": offset, "operation": {"sql": "UPDATE"}}
         advice: dict[str, Json] = {"retry": ADVICE, "skip": ADVICE, "revoke": ADVICE}
-        return {**told, **POSITION, "outcome": None, **advice, "unable": ["b"]}
+        return {**fields, **POSITION, "outcome": None, **advice, "unable": ["b"]}
 
     async def retry(self, cluster: str, offset: int) -> Mapping[str, Json]:
         self._raise()
@@ -306,8 +306,8 @@ class CannedOperators:
     async def skip(self, cluster: str, offset: int, reason: str) -> Mapping[str, Json]:
         self._raise()
         self.done.append(("skip", cluster, offset, reason))
-        told: dict[str, Json] = {"cluster": cluster, "offset": offset, "recorded_at": 9}
-        return {**told, "status": "skipped", "state": "DIVERGED", "reason": "verify"}
+        fields: dict[str, Json] = {"cluster": cluster, "offset": offset, "recorded_at": 9}
+        return {**fields, "status": "skipped", "state": "DIVERGED", "reason": "verify"}
 
     async def revoke(
         self, offset: int, reason: str, without: Collection[str]
@@ -326,9 +326,9 @@ class CannedOperators:
         state = self.backup_states[0]
         if len(self.backup_states) > 1:
             del self.backup_states[0]
-        told: dict[str, Json] = {"cluster": "a", "state": state, "destination": "s3a://b/x"}
+        fields: dict[str, Json] = {"cluster": "a", "state": state, "destination": "s3a://b/x"}
         counts: dict[str, Json] = {"tables": 2, "tables_done": 1, "files": 3, "bytes": 4096}
-        return {**told, **counts, "offset": 12, "message": "disk full"}
+        return {**fields, **counts, "offset": 12, "message": "disk full"}
 
     async def restore(
         self, cluster: str, source: str, offset: int, *, verify: bool
@@ -347,9 +347,9 @@ class CannedOperators:
         self._raise()
         clusters: dict[str, Json] = {"a": {"finding": "equal", "reason": "", "foreign": []}}
         tables: dict[str, Json] = {"t": {"a": "equal"}}
-        told: dict[str, Json] = {"marker": marker, "by": "a", "trusted": "", "complete": True}
+        fields: dict[str, Json] = {"marker": marker, "by": "a", "trusted": "", "complete": True}
         differing: dict[str, Json] = {"u": {"a": "2 rows, sum 1", "b": "absent"}}
-        return {**told, "clusters": clusters, "tables": tables, "differing": differing}
+        return {**fields, "clusters": clusters, "tables": tables, "differing": differing}
 
     async def rebuild(self, cluster: str, donor: str, way: str) -> Mapping[str, Json]:
         self._raise()
@@ -399,12 +399,12 @@ class CannedPeers:
     """Answers peers."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, str, float]] = []
+        self.received: list[tuple[int, str, float]] = []
         self.seen: list[tuple[str, float]] = []
         self.hold: asyncio.Event | None = None
 
     async def apply_now(self, offset: int, operation_id: str, timeout_s: float) -> PeerOutcome:
-        self.asked.append((offset, operation_id, timeout_s))
+        self.received.append((offset, operation_id, timeout_s))
         if self.hold is not None:
             await self.hold.wait()
         return PeerOutcome("applied")
@@ -433,11 +433,11 @@ class CannedArchive:
     """The applied operations, as one page."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, int]] = []
+        self.received: list[tuple[int, int]] = []
         self.below: list[int] = []
 
     async def page(self, start: int, rows_max: int) -> Page:
-        self.asked.append((start, rows_max))
+        self.received.append((start, rows_max))
         return Page(b"rows", 2, start, start + 5, start + 9)
 
     async def archived(self, below: int) -> None:
@@ -466,21 +466,21 @@ class CannedAdmission:
 
     def __init__(self) -> None:
         self.names = ["a", "b"]
-        self.asked: list[tuple[str, ...]] = []
+        self.received: list[tuple[str, ...]] = []
         self.error: RequestError | None = None
 
     def describe(self) -> Mapping[str, Json]:
         return {"since_offset": None, "names": [*self.names], "disagreement": ""}
 
     async def join(self, name: str, peer: Address, client_url: str) -> Mapping[str, Json]:
-        self.asked.append(("join", name, str(peer), client_url))
+        self.received.append(("join", name, str(peer), client_url))
         if self.error is not None:
             raise self.error
         self.names.append(name)
         return {"cluster": name, **self.describe()}
 
     async def leave(self, name: str) -> Mapping[str, Json]:
-        self.asked.append(("leave", name))
+        self.received.append(("leave", name))
         self.names.remove(name)
         return {"cluster": name, **self.describe()}
 

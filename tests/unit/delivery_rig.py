@@ -36,7 +36,7 @@ class Rig:
         self.going_on: set[Key] = set()
         self.revocable: set[Key] = set()
         self.all: list[Deliveries] = []
-        self.asked: list[bytes] = []
+        self.requests: list[bytes] = []
         self.closed_early = 0
 
     async def take_back(self, key: Key) -> bool:
@@ -61,7 +61,7 @@ class Rig:
         """Return a runner that answers any request with these, then waits for ``gate``."""
 
         async def run(request: bytes) -> AsyncGenerator[bytes, None]:
-            self.asked.append(request)
+            self.requests.append(request)
             whole = False
             try:
                 async for response in each(responses):

@@ -1,4 +1,4 @@
-"""What tests of the client share: servers, connections of both forms, and calls of either form.
+"""Helpers of the client's tests: servers, connections of both forms, and calls of either form.
 
 The servers run in threads of their own, so a blocking call may block the test.
 """

@@ -61,11 +61,11 @@ class Server:
         """The token that every request must have, if any."""
         self.ring: list[Server] = []
         """The ring's servers, as this one reports them; if empty, it reports none."""
-        self.url_told = ""
+        self.reported_url = ""
         """The URL that it reports for itself; if empty, its real one."""
         self.state = "READY"
         self.probe_delay_s = 0.0
-        self.told = 0
+        self.status_requests = 0
         """The number of requests for the ring's status."""
         self.port = 0
         self.connections = 0
@@ -88,12 +88,12 @@ class Server:
     async def _start(self) -> None:
         self.waiting = asyncio.Event()
         app = web.Application(client_max_size=1 << 26, middlewares=[self._access])
-        app.on_response_prepare.append(self._tell_state)
+        app.on_response_prepare.append(self._add_state)
         app.router.add_get("/clusterStatus", self._status)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_post("/api/2.0/sql/statements", self._statement)
-        app.router.add_get("/api/2.0/sql/statements/{id}", self._told_again)
+        app.router.add_get("/api/2.0/sql/statements/{id}", self._statement_status)
         app.router.add_post("/api/2.0/sql/statements/{id}/cancel", self._cancel)
         app.router.add_put("/api/ha/sessions/{id}", self._open_session)
         app.router.add_delete("/api/ha/sessions/{id}", self._close_session)
@@ -146,19 +146,19 @@ class Server:
             return self.error(401, "refused", "HAPROC_UNAUTHENTICATED")
         return await handler(request)
 
-    async def _tell_state(self, request: web.Request, response: web.StreamResponse) -> None:
+    async def _add_state(self, request: web.Request, response: web.StreamResponse) -> None:
         if self.state != "READY":
             response.headers["HAProc-State"] = self.state
 
     async def _status(self, request: web.Request) -> web.Response:
-        self.told += 1
+        self.status_requests += 1
         await asyncio.sleep(self.probe_delay_s)
         if not self.ring:
             return web.json_response({}, status=404)
         clusters = [
             {
                 "name": each.name,
-                "url": each.url_told or each.url,
+                "url": each.reported_url or each.url,
                 "state": each.state,
                 "lag": 2,
                 "in_sync": True,
@@ -198,7 +198,7 @@ class Server:
             return self.answer(None, {"class": "asynchronous", "affected_rows": rows})
         return self.answer(pa.table({"n": pa.array([1], pa.int32())}))
 
-    async def _told_again(self, request: web.Request) -> web.Response:
+    async def _statement_status(self, request: web.Request) -> web.Response:
         if (error := self.rejected.get(request.match_info["id"])) is not None:
             failed = {"state": "FAILED", "error": error}
             return web.json_response({"status": failed, "ha": {"final": self.final}})
@@ -253,9 +253,9 @@ class Server:
         self, status: int, kind: str, error_class: str, sqlstate: str = "", **more: Any
     ) -> web.Response:
         outcome = {"application": "REJECTED"}.get(kind, "NOT_SENT")
-        said = {"message": f"said by {self.name}", "kind": kind, "error_class": error_class}
-        said |= {"sqlstate": sqlstate, "outcome": outcome, "cluster": self.name, **more}
-        return web.json_response(said, status=status)
+        fields = {"message": f"said by {self.name}", "kind": kind, "error_class": error_class}
+        fields |= {"sqlstate": sqlstate, "outcome": outcome, "cluster": self.name, **more}
+        return web.json_response(fields, status=status)
 
 
 def _at_once(make: Callable[[Server], web.Response]) -> Behaviour:

@@ -76,7 +76,7 @@ from haproc.sessions.journal import (
 )
 from haproc.spark_error import Context, details
 
-SAID = details(
+DETAILS = details(
     ["org.apache.spark.sql.AnalysisException", "java.lang.Exception"],
     {"relationName": "`flüge`", "searchPath": "[`a`]"},
     [

@@ -13,11 +13,16 @@ def node(cls: str, **fields: Any) -> dict[str, Any]:
 
 def table(name: str, provider: str = "delta", kind: str = "MANAGED") -> dict[str, Any]:
     """Return the relation that reads a table of this full name."""
-    told = {"c": "CatalogTable", "name": name.split("."), "kind": kind, "provider": provider}
+    catalog_table = {
+        "c": "CatalogTable",
+        "name": name.split("."),
+        "kind": kind,
+        "provider": provider,
+    }
     index = {"c": "TahoeLogFileIndex", "paths": ["file:/x"], "timeTravel": False}
     column = {**node("AttributeReference", name="a", dataType="INT"), "t": "INT", "i": 0}
     files = {"c": "HadoopFsRelation", "f": {"location": index}}
-    return node("LogicalRelation", relation=files, output=[column], catalogTable=told)
+    return node("LogicalRelation", relation=files, output=[column], catalogTable=catalog_table)
 
 
 def files() -> dict[str, Any]:
@@ -29,8 +34,8 @@ def files() -> dict[str, Any]:
 
 def view(name: str, child: dict[str, Any]) -> dict[str, Any]:
     """Return a view."""
-    told = {"c": "CatalogTable", "name": name.split("."), "kind": "VIEW", "provider": ""}
-    return node("View", desc=told, child=child)
+    catalog_table = {"c": "CatalogTable", "name": name.split("."), "kind": "VIEW", "provider": ""}
+    return node("View", desc=catalog_table, child=child)
 
 
 def alias(cls: str, kind: str, **fields: Any) -> dict[str, Any]:
@@ -38,7 +43,7 @@ def alias(cls: str, kind: str, **fields: Any) -> dict[str, Any]:
     return {**node("Alias", child={**node(cls, **fields), "t": kind}, name="n"), "t": kind, "i": 7}
 
 
-def said(*relations: dict[str, Any], items: tuple[dict[str, Any], ...] = ()) -> str:
+def reading_json(*relations: dict[str, Any], items: tuple[dict[str, Any], ...] = ()) -> str:
     """Return the reading of a query over relations, with these columns."""
     under = relations[0]
     for each in relations[1:]:

@@ -29,7 +29,7 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 class FakeTerminal(io.StringIO):
-    """Text in memory that says that it is a terminal."""
+    """Text in memory that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True

@@ -164,5 +164,5 @@ def supervisor_of(pid: int) -> int:
 
 
 if __name__ == "__main__":
-    told = Trial(**json.loads(sys.stdin.readline()))
-    print(json.dumps(asyncio.run(run(Path(sys.argv[1]), told))), flush=True)
+    given = Trial(**json.loads(sys.stdin.readline()))
+    print(json.dumps(asyncio.run(run(Path(sys.argv[1]), given))), flush=True)

@@ -91,11 +91,11 @@ class Server(pb2_grpc.SparkConnectServiceServicer):
         self._server = grpc.server(pool, options=[("grpc.so_reuseport", 0)])
         pb2_grpc.add_SparkConnectServiceServicer_to_server(self, self._server)
         self._server.add_generic_rpc_handlers((_Health(self),))
-        asked = f"127.0.0.1:{self.port}"
+        host_and_port = f"127.0.0.1:{self.port}"
         if self._credentials is None:
-            self.port = self._server.add_insecure_port(asked)
+            self.port = self._server.add_insecure_port(host_and_port)
         else:
-            self.port = self._server.add_secure_port(asked, self._credentials)
+            self.port = self._server.add_secure_port(host_and_port, self._credentials)
         self._server.start()
 
     def stop(self, grace_s: float | None = None) -> None:

@@ -16,20 +16,20 @@ from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Planned
 from tests.unit import test_reads_between_doors as between
 from tests.unit.canned import CannedStream
-from tests.unit.made_readings import alias, files, said, table
+from tests.unit.made_readings import alias, files, reading_json, table
 from tests.unit.test_reads_between_doors import HAProc, Pair, Reads, Spark, pair
 
 QUERY = "SELECT name FROM t"
 TABLE = "spark_catalog.default.t"
-PLAN = said(table(TABLE))
+PLAN = reading_json(table(TABLE))
 
 
 @dataclass
 class ExplainingSpark(Spark):
     """A Spark that answers each plan reading with a canned text."""
 
-    said: str = PLAN
-    asked: list[str] = field(default_factory=list)
+    plan_reading: str = PLAN
+    texts: list[str] = field(default_factory=list)
     looks: int = 0
 
     async def query(
@@ -41,7 +41,7 @@ class ExplainingSpark(Spark):
         observed: Observed | None = None,
     ) -> CannedStream:
         assert isinstance(statement, SqlText)
-        self.asked.append(statement.sql)
+        self.texts.append(statement.sql)
         return await super().query(statement, timeout_s=timeout_s)
 
     async def reading(
@@ -53,7 +53,7 @@ class ExplainingSpark(Spark):
         parsed_only: bool = False,
     ) -> str:
         self.looks += 1
-        return self.said
+        return self.plan_reading
 
 
 @contextlib.asynccontextmanager
@@ -122,12 +122,20 @@ async def test_request_with_cache_false_is_run_though_the_cache_is_on_by_default
 @pytest.mark.parametrize(
     ("sql", "answer", "reason"),
     [
-        (QUERY, said(table(TABLE), items=(alias("CurrentDate", "DATE"),)), "clock"),
-        (QUERY, said(table(TABLE), items=(alias("Uuid", "STRING"),)), "uuid"),
-        (QUERY, said(table(TABLE, "parquet")), "spark_catalog.default.t is no managed Delta table"),
-        (QUERY, said(table(TABLE, kind="EXTERNAL")), "spark_catalog.default.t is no managed Delta"),
+        (QUERY, reading_json(table(TABLE), items=(alias("CurrentDate", "DATE"),)), "clock"),
+        (QUERY, reading_json(table(TABLE), items=(alias("Uuid", "STRING"),)), "uuid"),
+        (
+            QUERY,
+            reading_json(table(TABLE, "parquet")),
+            "spark_catalog.default.t is no managed Delta table",
+        ),
+        (
+            QUERY,
+            reading_json(table(TABLE, kind="EXTERNAL")),
+            "spark_catalog.default.t is no managed Delta",
+        ),
         (QUERY, "nonsense", "no reading"),
-        (QUERY, said(files()), "files"),
+        (QUERY, reading_json(files()), "files"),
         ("SHOW TABLES", PLAN, "it is no SELECT"),
     ],
 )
@@ -139,7 +147,7 @@ async def test_answer_of_a_query_not_known_to_be_repeatable_is_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with ring(tmp_path, monkeypatch) as (both, a, spark):
-        spark.said = answer
+        spark.plan_reading = answer
         for _ in range(2):
             cache_report = await cached(both, a, sql, cache=True)
             assert cache_report is not None and not cache_report["hit"] and not cache_report["kept"]

@@ -132,7 +132,7 @@ class Member:
     def shown(self, table: str) -> bytes:
         return f"{table}{sorted(self.applied[table])}".encode()
 
-    def told_by_log(self, tables: str) -> bytes:
+    def answer_by_log(self, tables: str) -> bytes:
         """Return the rows that a query shows when all records that were read are applied."""
         found = []
         for table in tables:
@@ -435,7 +435,7 @@ class Interleaved:
         if held is not None:
             self.hits += 1
             data = b"".join(chunk.data for chunk in held.result._chunks)  # type: ignore[attr-defined]
-            assert data == self.member.told_by_log(tables), "stale"
+            assert data == self.member.answer_by_log(tables), "stale"
             return
         task = asyncio.ensure_future(self.member.query(question))
         self.queries.append((tables, task))
@@ -445,7 +445,7 @@ class Interleaved:
         for tables, task in [each for each in self.queries if each[1].done()]:
             data, report = task.result()
             if report.cache is not None and report.cache.hit:
-                assert data == self.member.told_by_log(tables), "stale"
+                assert data == self.member.answer_by_log(tables), "stale"
         self.queries = [each for each in self.queries if not each[1].done()]
 
 

@@ -220,7 +220,7 @@ def test_setting_that_reaches_the_server_or_the_storage_is_reserved(name: str) -
 
 
 @pytest.mark.parametrize(
-    ("sql", "said"),
+    ("sql", "expected"),
     [
         ("SET spark.sql.x=1", ("spark.sql.x", "1")),
         ("set `spark.sql.x` = a b ;", ("spark.sql.x", "a b")),
@@ -231,9 +231,9 @@ def test_setting_that_reaches_the_server_or_the_storage_is_reserved(name: str) -
     ],
 )
 def test_set_statement_reading_returns_its_assignment_or_none(
-    sql: str, said: tuple[str, str] | None
+    sql: str, expected: tuple[str, str] | None
 ) -> None:
-    assert assigned(sql) == said
+    assert assigned(sql) == expected
 
 
 @pytest.mark.thorough

@@ -1,4 +1,4 @@
-"""Which operations may run as one statement, and how that statement looks."""
+"""Tests of the operations that may run as one statement, and of the form of that statement."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_load_of_every_key_reads_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("limits_text", "expected"),
     [
         (
             "operation_bytes_max: 16777216",
@@ -122,14 +122,14 @@ def test_load_of_every_key_reads_it() -> None:
     ],
 )
 def test_configured_limit_bounds_the_limits_that_are_not_configured(
-    said: str, expected: Limits
+    limits_text: str, expected: Limits
 ) -> None:
-    assert config(BASE + f"limits: {{{said}}}").limits == expected
+    assert config(BASE + f"limits: {{{limits_text}}}").limits == expected
 
 
 def test_contradicting_configured_limits_are_refused() -> None:
-    said = "{operation_bytes_max: 16777216, batch_arrow_bytes_max: 16777217}"
-    advertised = only_problem(BASE + f"limits: {said}")
+    limits_text = "{operation_bytes_max: 16777216, batch_arrow_bytes_max: 16777217}"
+    advertised = only_problem(BASE + f"limits: {limits_text}")
     assert advertised.startswith(
         "limits.batch_arrow_bytes_max: 16777217 is more than limits.operation_"
     )
@@ -330,7 +330,7 @@ def test_load_of_storage_reads_prefixes_and_their_replacements() -> None:
 
 
 @pytest.mark.parametrize(
-    ("storage", "said"),
+    ("storage", "reason"),
     [
         ("{data: s3a://b}", "clusters[1].storage.data: 'data' is no absolute path"),
         ('{"/data": "s3a://b/*"}', "clusters[1].storage./data: 's3a://b/*' is no absolute path"),
@@ -339,9 +339,9 @@ def test_load_of_storage_reads_prefixes_and_their_replacements() -> None:
         ("[/data]", "clusters[1].storage: expected a mapping of prefixes of paths"),
     ],
 )
-def test_load_of_storage_with_an_invalid_path_is_refused(storage: str, said: str) -> None:
+def test_load_of_storage_with_an_invalid_path_is_refused(storage: str, reason: str) -> None:
     text = BASE.replace("listen: 127.0.0.1:8081", f"listen: 127.0.0.1:8081\n    storage: {storage}")
-    assert said in only_problem(text)
+    assert reason in only_problem(text)
 
 
 def test_load_of_users_with_allow_anonymous_or_a_shared_token_is_refused() -> None:

@@ -23,9 +23,9 @@ SESSION = "00000000-0000-0000-0000-00000000000a"
 
 
 class Context:
-    """A handler's view of a call; ``told`` and ``code`` are the message and code that ended it."""
+    """A handler's view of a call; ``message`` and ``code`` are those that ended it."""
 
-    told = ""
+    message = ""
     code = grpc.StatusCode.OK
 
     def __init__(self, token: str | None = "t") -> None:
@@ -38,7 +38,7 @@ class Context:
         return self._metadata
 
     async def abort(self, code: grpc.StatusCode, message: str, metadata: object) -> None:
-        self.told, self.code = message, code
+        self.message, self.code = message, code
         raise grpc.aio.AbortError
 
 
@@ -78,7 +78,7 @@ async def test_too_large_call_is_refused_unless_it_brings_a_plan(
     else:
         with pytest.raises(grpc.aio.AbortError):
             await handler.unary_unary(whole, context)
-        assert "HAPROC_TOO_LARGE" in context.told
+        assert "HAPROC_TOO_LARGE" in context.message
     assert bool(handled) is taken
 
 
@@ -97,7 +97,7 @@ async def test_client_that_left_is_logged_as_one_line_without_an_error(
     (line,) = caplog.records
     assert (line.levelname, line.exc_info) == ("INFO", None)
     assert "ExecutePlan: its client left" in line.getMessage()
-    assert context.told == ""
+    assert context.message == ""
 
 
 @pytest.mark.parametrize("operation_id", ["", SESSION])

@@ -1,4 +1,4 @@
-"""The result of an operation as a client gets it: held, streamed, reattached, resumed elsewhere."""
+"""Tests of an operation's result at its client: held, streamed, reattached, resumed on a peer."""
 
 from __future__ import annotations
 
@@ -75,18 +75,18 @@ async def test_small_result_is_resumed_on_any_haproc_without_running_again(rig: 
         haproc = rig.haproc()
         client = await read(haproc.deliver_responses(KEY, LONG, rig.source(responses)), count=count)
         await haproc.aclose()
-        asked = len(rig.asked)
+        runs = len(rig.requests)
         other = rig.haproc()
         await read(other.reattach(KEY, client.last_id, rig.source([])), client)
-        assert client.has_all_of(table) and len(rig.asked) == asked
+        assert client.has_all_of(table) and len(rig.requests) == runs
         assert other.release(KEY)
 
 
-@pytest.mark.parametrize("asked", [request("select * from t"), LONG])
+@pytest.mark.parametrize("execute_request", [request("select * from t"), LONG])
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 async def test_large_result_arrives_whole_though_its_haprocs_die(
-    asked: bytes, data: st.DataObject
+    execute_request: bytes, data: st.DataObject
 ) -> None:
     rig, client, last = Rig(), Client(), ""
     for left in range(8, 0, -1):
@@ -95,7 +95,7 @@ async def test_large_result_arrives_whole_though_its_haprocs_die(
         stream = (
             haproc.reattach(KEY, last, source)
             if last
-            else haproc.deliver_responses(KEY, asked, source)
+            else haproc.deliver_responses(KEY, execute_request, source)
         )
         await read(stream, client, data.draw(st.integers(1, 15)) if left > 1 else 1 << 30)
         last = client.last_id
@@ -105,7 +105,7 @@ async def test_large_result_arrives_whole_though_its_haprocs_die(
             break
         await haproc.aclose()
     assert client.has_all_of(TABLE)
-    assert set(rig.asked) == {asked}
+    assert set(rig.requests) == {execute_request}
     assert rig.keys.kept == {}
 
 
@@ -116,7 +116,7 @@ async def test_request_is_stored_before_the_first_piece_and_deleted_at_the_end(r
     (kept,) = rig.keys.kept
     assert kept == f"{RUNNING}ann/{SESSION}/{OPERATION}"
     await read(haproc.reattach(KEY, client.last_id, rig.source([])), client)
-    assert client.has_all_of(TABLE) and len(rig.asked) == 1 and rig.keys.kept
+    assert client.has_all_of(TABLE) and len(rig.requests) == 1 and rig.keys.kept
     haproc.release(KEY)
     await haproc.aclose()
     assert rig.keys.kept == {}
@@ -149,7 +149,7 @@ async def test_failure_before_the_result_is_complete_returns_only_an_error(rig: 
     source = rig.source([schema(), WRONG])
     assert await failing(haproc.deliver_responses(KEY, request(), source)) == "DIVIDE_BY_ZERO"
     assert await failing(haproc.reattach(KEY, None, source)) == "DIVIDE_BY_ZERO"
-    assert len(rig.asked) == 1
+    assert len(rig.requests) == 1
     haproc.release(KEY)
     assert haproc.status("ann", SESSION) == {OPERATION: OperationState.FAILED}
 
@@ -218,7 +218,7 @@ async def test_released_responses_and_operations_are_not_available_any_more(rig:
         await failing(haproc.deliver_responses(KEY, request(), source))
         == "INVALID_HANDLE.OPERATION_ABANDONED"
     )
-    assert len(rig.asked) == 1
+    assert len(rig.requests) == 1
 
 
 async def test_operation_that_a_client_looked_for_in_vain_is_remembered_as_sought(
@@ -330,7 +330,7 @@ async def test_client_that_reattaches_twice_at_the_same_position_finds_one_run(r
     lost = Client()
     await read(other.reattach(KEY, last, rig.source(result(TABLE, CUT))), lost_of(client, lost), 1)
     await read(other.reattach(KEY, last, rig.source([])), client)
-    assert client.has_all_of(TABLE) and len(rig.asked) == 2
+    assert client.has_all_of(TABLE) and len(rig.requests) == 2
 
 
 def lost_of(client: Client, lost: Client) -> Client:
@@ -369,7 +369,7 @@ async def test_id_with_the_request_of_another_operation_is_refused(rig: Rig) -> 
     invented_id = id_text(b"12345678", 0, ResultPosition(), Way.TAIL, packed(b"no responses"))
     gone = await failing(rig.haproc().reattach(KEY, invented_id, rig.source([])))
     assert gone == "INVALID_CURSOR.POSITION_NOT_FOUND"
-    assert rig.asked == []
+    assert rig.requests == []
 
 
 async def test_stream_ends_after_its_byte_limit_and_is_reattached(rig: Rig) -> None:
@@ -378,19 +378,26 @@ async def test_stream_ends_after_its_byte_limit_and_is_reattached(rig: Rig) -> N
     while client.seen[-1:] != ["result_complete"]:
         await read(haproc.reattach(KEY, client.last_id, rig.source([])), client)
         streams += 1
-    assert client.has_all_of(TABLE) and 3 < streams < 12 and len(rig.asked) == 1
+    assert client.has_all_of(TABLE) and 3 < streams < 12 and len(rig.requests) == 1
 
 
 async def test_stream_of_a_client_that_cannot_reattach_is_not_cut_and_leaves_nothing(
     rig: Rig,
 ) -> None:
-    haproc, asked = rig.haproc(stream_bytes_max=1000, stream_s=0), request(reattachable=False)
-    client = await read(haproc.deliver_responses(KEY, asked, rig.source(result(TABLE, CUT)[:-1])))
+    haproc, execute_request = (
+        rig.haproc(stream_bytes_max=1000, stream_s=0),
+        request(reattachable=False),
+    )
+    client = await read(
+        haproc.deliver_responses(KEY, execute_request, rig.source(result(TABLE, CUT)[:-1]))
+    )
     assert client.table(TABLE).equals(TABLE) and client.seen == ["schema", "metrics"]
     gone = await failing(haproc.reattach(KEY, client.last_id, rig.source([])))
     assert gone == "INVALID_HANDLE.OPERATION_NOT_FOUND"
     stream = haproc.deliver_responses(
-        dataclasses.replace(KEY, operation_id=SESSION), asked, rig.source(result(TABLE, CUT))
+        dataclasses.replace(KEY, operation_id=SESSION),
+        execute_request,
+        rig.source(result(TABLE, CUT)),
     )
     await read(stream, count=1)  # and goes away
     assert haproc.kept == 0 and rig.operations.taken == 0

@@ -32,7 +32,7 @@ class Asking(threading.Thread):
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
-        self.heard: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
         self.stopped = threading.Event()
         self.answered = threading.Event()
         self._port = port
@@ -44,11 +44,11 @@ class Asking(threading.Thread):
             while not self.stopped.is_set():
                 try:
                     assert list(ask(b"x", timeout=20)) == [b"x"]
-                    self.heard["OK"] += 1
+                    self.outcomes["OK"] += 1
                     self.answered.set()
                     pause_s = 0.05
                 except grpc.RpcError as error:
-                    self.heard[error.code().name] += 1
+                    self.outcomes[error.code().name] += 1
                     time.sleep(max(pause_s, (extract_retry_delay(error) or 0) / 1000))
                     pause_s = min(0.8, 4 * pause_s)
 
@@ -71,6 +71,6 @@ async def test_closing_door_ends_calls_only_with_unavailable() -> None:
         client.stopped.set()
     await door.aclose()
     await asyncio.gather(*(asyncio.to_thread(client.join) for client in clients))
-    heard = sum((client.heard for client in clients), Counter[str]())
-    print(heard)
-    assert heard.keys() <= {"OK", "UNAVAILABLE"}
+    outcomes = sum((client.outcomes for client in clients), Counter[str]())
+    print(outcomes)
+    assert outcomes.keys() <= {"OK", "UNAVAILABLE"}

@@ -10,7 +10,7 @@ from haproc.jobs.model import ring_variables
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (
             "SET haproc.consistency = linearizable",
@@ -33,9 +33,9 @@ from haproc.jobs.model import ring_variables
     ],
 )
 def test_option_change_is_recognised_in_sql_text_and_other_texts_are_not(
-    text: str, said: OptionChange | None
+    text: str, expected: OptionChange | None
 ) -> None:
-    assert change_in(text) == said
+    assert change_in(text) == expected
 
 
 def test_spark_remote_of_a_restarted_job_contains_the_offset_that_its_reads_must_show() -> None:

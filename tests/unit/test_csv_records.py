@@ -93,7 +93,7 @@ def test_csv_misplaced_quotes_are_refused_with_their_line(
 
 
 def accepted(data: bytes) -> bool:
-    """Whether a server accepts the quotes of a body."""
+    """Return True if a server accepts the quotes of a body."""
     records = Records(",")
     try:
         return all(records.well_quoted(each) for each in blocks(io.BytesIO(data), records.cut))

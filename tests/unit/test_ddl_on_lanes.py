@@ -44,7 +44,7 @@ class Engine(NullEngine):
         super().__init__()
         self.lanes: list[Lane] = []
         self.there, self.loses_answers = True, loses_answers
-        self.asked: list[Named] = []
+        self.looked_up: list[Named] = []
         self.runs = 0
 
     def lane(self, index: int, authorise: Callable[[], Awaitable[None]]) -> Lane:
@@ -57,7 +57,7 @@ class Engine(NullEngine):
         return self.lanes[: Limits().lanes]
 
     async def object_fingerprint(self, named: Sequence[Named]) -> str:
-        self.asked += named
+        self.looked_up += named
         if not self.there:
             return ABSENT
         return PRESENT if not named[0].content else "7@1"
@@ -105,7 +105,7 @@ def test_drop_whose_answer_was_lost_is_recognised_without_a_look_at_content(kind
     outcome = applied(drop(kind), engine)
     assert outcome.status is OutcomeStatus.APPLIED and outcome.assumed
     assert engine.runs == 1
-    assert not any(each.content for each in engine.asked)
+    assert not any(each.content for each in engine.looked_up)
 
 
 def test_drop_that_did_not_run_runs_again() -> None:

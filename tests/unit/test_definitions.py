@@ -1,4 +1,4 @@
-"""Which operations are stale: judged by the log alone, the same for every reader."""
+"""Tests of stale operations: judged by the log alone, the same for every reader."""
 
 from __future__ import annotations
 

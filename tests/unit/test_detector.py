@@ -34,7 +34,7 @@ def verdicts(beats: list[float], end_s: float, first_check_s: float = 0.0) -> li
 
 
 @pytest.mark.parametrize(
-    ("beats", "heard"),
+    ("beats", "reported_up"),
     [
         ([], False),
         ([9.95], False),  # one alone
@@ -48,12 +48,12 @@ def verdicts(beats: list[float], end_s: float, first_check_s: float = 0.0) -> li
     ],
 )
 def test_detector_of_a_new_peer_reports_it_up_after_two_intervals_in_a_row(
-    beats: list[float], heard: bool
+    beats: list[float], reported_up: bool
 ) -> None:
     detector = Detector(RULES, 0.0)
     for at in beats:
         detector.received(at)
-    assert detector.check(10.0) is heard
+    assert detector.check(10.0) is reported_up
 
 
 def test_detector_notices_silence_at_the_first_check_after_three_intervals() -> None:

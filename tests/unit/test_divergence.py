@@ -12,7 +12,7 @@ OK, NO = "applied", "failed X 42000"
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "absent", "odd"),
+    ("outcomes", "absent", "differing"),
     [
         # all say the same
         ({"a": OK, "b": OK, "c": OK}, 0, ""),
@@ -32,9 +32,9 @@ OK, NO = "applied", "failed X 42000"
     ],
 )
 def test_is_wrong_reports_the_clusters_that_differ_from_the_majority(
-    outcomes: dict[str, str], absent: int, odd: str
+    outcomes: dict[str, str], absent: int, differing: str
 ) -> None:
-    assert "".join(name for name in outcomes if is_wrong(name, outcomes, absent)) == odd
+    assert "".join(name for name in outcomes if is_wrong(name, outcomes, absent)) == differing
 
 
 @given(
@@ -44,9 +44,9 @@ def test_is_wrong_reports_the_clusters_that_differ_from_the_majority(
 def test_is_wrong_never_holds_for_all_clusters_nor_for_a_part_of_those_with_one_outcome(
     outcomes: dict[str, str], absent: int
 ) -> None:
-    odd = {name for name in outcomes if is_wrong(name, outcomes, absent)}
-    assert odd < outcomes.keys()
-    wrong_outcomes = {outcomes[name] for name in odd}
-    assert all(name in odd for name, word in outcomes.items() if word in wrong_outcomes)
+    differing = {name for name in outcomes if is_wrong(name, outcomes, absent)}
+    assert differing < outcomes.keys()
+    wrong_outcomes = {outcomes[name] for name in differing}
+    assert all(name in differing for name, word in outcomes.items() if word in wrong_outcomes)
     if len(set(outcomes.values())) == 1:
-        assert not odd
+        assert not differing

@@ -185,7 +185,7 @@ PACKAGES = ("dmq", "haclient", "haproc")
 
 
 def is_there(path: str) -> bool:
-    """Whether a module exists: by its path, from haproc or the top, or by its end."""
+    """Return True if a module exists: by its path, from haproc or the top, or by its end."""
     places = ("", "haproc/", *(f"{top}/**/" for top in (*PACKAGES, "tests", "bench", "scripts")))
     return any(next(ROOT.glob(place + path), None) is not None for place in places)
 
@@ -197,7 +197,7 @@ def test_mentioned_modules_exist(document: Path) -> None:
 
 
 def resolves(name: str) -> bool:
-    """Whether ``room.module.Class.method`` exists, from haproc or the top."""
+    """Return True if ``room.module.Class.method`` exists, from haproc or the top."""
     parts = name.split(".")
     path = parts if parts[0] in PACKAGES else ["haproc", *parts]
     for length in range(len(path), 0, -1):

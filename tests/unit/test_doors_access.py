@@ -104,8 +104,8 @@ async def test_readyz_shows_the_state(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         assert await rig.get("/readyz") == {"state": "READY", "reason": "", "drained": False}
         rig.status.ready = Readiness(False, "DOWN", "refused")
-        told = {"state": "DOWN", "reason": "refused", "drained": False}
-        assert await rig.get("/readyz", 503) == told
+        expected = {"state": "DOWN", "reason": "refused", "drained": False}
+        assert await rig.get("/readyz", 503) == expected
 
 
 async def test_metrics_contain_requests_by_class_and_outcome_and_the_gauges(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_session_is_opened_and_closed(tmp_path: Path, field: str, afresh: 
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "told"),
+    ("path", "body", "reason"),
     [
         ("s1", {"statements": "USE x"}, "statements must be a list"),
         ("s1", {"statements": {}}, "statements must be a list"),
@@ -168,16 +168,16 @@ async def test_session_is_opened_and_closed(tmp_path: Path, field: str, afresh: 
     ],
 )
 async def test_session_with_a_wrong_body_is_refused(
-    tmp_path: Path, path: str, body: dict[str, Any], told: str
+    tmp_path: Path, path: str, body: dict[str, Any], reason: str
 ) -> None:
     async with door(tmp_path) as rig:
         got, answer = await rig.ask("put", f"/api/ha/sessions/{path}", json=body)
         assert got == 400
-        assert told in answer["message"]
+        assert reason in answer["message"]
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "told"),
+    ("field", "value", "reason"),
     [
         ("statment", "x", "did you mean statement"),
         ("statement", None, "missing or empty"),
@@ -216,12 +216,12 @@ async def test_session_with_a_wrong_body_is_refused(
     ],
 )
 async def test_statement_with_a_wrong_field_is_refused_with_its_name(
-    tmp_path: Path, field: str, value: Any, told: str
+    tmp_path: Path, field: str, value: Any, reason: str
 ) -> None:
     async with door(tmp_path) as rig:
         answer = await rig.post(400, **{"statement": "SELECT :x", field: value})
         assert answer.keys() == ERROR_FIELDS
-        assert told in f"{answer['message']} {answer['hint']}"
+        assert reason in f"{answer['message']} {answer['hint']}"
         assert not rig.service.requests
 
 
@@ -325,13 +325,13 @@ async def test_missing_token_and_wrong_token_have_different_messages(
     tmp_path: Path,
 ) -> None:
     async with door(tmp_path, users=USERS) as rig:
-        told = {}
+        answers = {}
         for given in ("", "Bearer wrong"):
             headers = {"Authorization": given} if given else {}
-            _, told[given] = await rig.ask("get", "/healthz", headers=headers)
-        assert "is needed" in told[""]["message"]
-        assert "is not the token of a user" in told["Bearer wrong"]["message"]
-        for answer in told.values():
+            _, answers[given] = await rig.ask("get", "/healthz", headers=headers)
+        assert "is needed" in answers[""]["message"]
+        assert "is not the token of a user" in answers["Bearer wrong"]["message"]
+        for answer in answers.values():
             assert "--token-file" in answer["hint"] and "wrong" not in str(answer)
 
 

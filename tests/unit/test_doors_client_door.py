@@ -30,7 +30,7 @@ class Rig:
         self.door = ClientDoor("a", self.listener, self.again.set, RETRY_S)
 
     async def answers(self) -> bool:
-        """Whether a client gets an answer."""
+        """Return True if a client gets an answer."""
         try:
             async with aiohttp.ClientSession() as session, session.get(f"http://{self.address}"):
                 return True

@@ -24,7 +24,7 @@ def concerns(rig: Rig) -> list[WriteConcern | None]:
 
 
 @pytest.mark.parametrize(
-    ("field", "header", "asked"),
+    ("field", "header", "expected"),
     [
         (None, None, None),
         ("all", None, WriteConcern.ALL),
@@ -33,7 +33,7 @@ def concerns(rig: Rig) -> list[WriteConcern | None]:
     ],
 )
 async def test_write_concern_is_read_from_a_field_or_a_header(
-    tmp_path: Path, field: str | None, header: str | None, asked: WriteConcern | None
+    tmp_path: Path, field: str | None, header: str | None, expected: WriteConcern | None
 ) -> None:
     headers = {"HAProc-Write-Concern": header} if header is not None else {}
     body = {"statement": "INSERT", "write_concern": field}
@@ -42,7 +42,7 @@ async def test_write_concern_is_read_from_a_field_or_a_header(
         assert await rig.status_of("post", STATEMENTS, json=body, headers=headers) == 200
         path, headers = f"/api/ha/tables/t/rows{query}", {**ROWS, **headers}
         assert await rig.status_of("post", path, data=BODY, headers=headers) == 200
-        assert concerns(rig) == [rows.write_concern for rows in rig.service.rows] == [asked]
+        assert concerns(rig) == [rows.write_concern for rows in rig.service.rows] == [expected]
 
 
 async def test_unknown_write_concern_is_refused(tmp_path: Path) -> None:
@@ -110,13 +110,13 @@ async def test_unmet_concern_is_an_availability_error_and_a_repetition_runs_agai
         outcome=WriteOutcome.UNKNOWN,
         offset=7,
     )
-    asked = {"statement": "INSERT", "request_id": "r", "write_concern": "all"}
+    insert = {"statement": "INSERT", "request_id": "r", "write_concern": "all"}
     async with door(tmp_path) as rig:
         rig.service.table["INSERT"] = Canned(error=error)
-        failed = await rig.post(503, **asked)
+        failed = await rig.post(503, **insert)
         assert (failed["outcome"], failed["log_offset"]) == ("UNKNOWN", 7)
         rig.service.table["INSERT"] = WRITE
-        assert (await rig.post(**asked))["ha"]["log_offset"] == 7
+        assert (await rig.post(**insert))["ha"]["log_offset"] == 7
         assert len(rig.service.requests) == 2
 
 

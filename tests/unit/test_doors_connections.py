@@ -77,7 +77,7 @@ async def test_malformed_head_is_answered_as_json_without_its_content(
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "text"),
     [
         (b"GET /" + b"x" * (20 << 10) + b" HTTP/1.1\r\nHost: x\r\n\r\n", "longer than 16384 bytes"),
         (HEALTH + b"X-Long: " + b"x" * (20 << 10) + b"\r\n\r\n", "longer than 16384 bytes"),
@@ -85,13 +85,13 @@ async def test_malformed_head_is_answered_as_json_without_its_content(
     ],
 )
 async def test_too_large_head_is_answered_with_the_limit(
-    tmp_path: Path, data: bytes, said: str
+    tmp_path: Path, data: bytes, text: str
 ) -> None:
     async with door(tmp_path, users=USERS) as rig, connection(rig, data) as (reader, _):
         head, _, body = (await rest_of(reader)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 400"), head
     error = json.loads(body)
-    assert said in f"{error['message']}; {error['hint']}"
+    assert text in f"{error['message']}; {error['hint']}"
 
 
 async def test_many_malformed_heads_are_logged_once(
@@ -109,11 +109,11 @@ def test_throttled_warning_reports_the_number_of_omitted_lines(
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr("haproc.doors.http.connections.time.monotonic", lambda: clock[0])
-    told = ThrottledWarning("seen %s")
+    warning = ThrottledWarning("seen %s")
     for name in "abc":
-        told.warn(name)
+        warning.warn(name)
     clock[0] += connections.WARNING_PAUSE_S
-    told.warn("d")
+    warning.warn("d")
     assert [record.getMessage() for record in caplog.records] == [
         "seen a",
         "seen d",
@@ -228,8 +228,8 @@ async def test_header_that_aiohttp_refuses_is_answered_as_json(tmp_path: Path) -
     async with door(tmp_path) as rig:
         head = f"POST {STATEMENTS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         async with connection(rig, f"{head}{headers}\r\n{{}}".encode()) as (reader, _):
-            told, _, body = (await rest_of(reader)).partition(b"\r\n\r\n")
-        assert told.split()[1] == b"417", told
+            response_head, _, body = (await rest_of(reader)).partition(b"\r\n\r\n")
+        assert response_head.split()[1] == b"417", response_head
         assert json.loads(body).keys() == ERROR_FIELDS
         assert b"miracles" not in body
 

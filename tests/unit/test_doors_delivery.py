@@ -1,4 +1,5 @@
-"""How the statements door delivers results: in chunks, by links, truncated, kept, spilled."""
+"""Tests of the delivery of results at the statements door: in chunks, by links, truncated, kept,
+spilled."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def changed(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("path", "change", "told"),
+    ("path", "change", "reason"),
     [
         (HEARTBEAT_PATH, changed(cluster="x"), "'x' is no peer of this HAProc"),
         (HEARTBEAT_PATH, changed(cluster="a"), "'a' is no peer of this HAProc"),
@@ -157,17 +157,17 @@ def changed(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     ],
 )
 async def test_wrong_body_is_refused_with_the_reason_by_shortcut_and_usual_handler(
-    tmp_path: Path, path: str, change: Callable[[dict[str, Any]], dict[str, Any]], told: str
+    tmp_path: Path, path: str, change: Callable[[dict[str, Any]], dict[str, Any]], reason: str
 ) -> None:
     message = BEAT if path == HEARTBEAT_PATH else REPORT
     body = change(body_of(message))
     async with door(tmp_path, operator=True) as rig:
         got, answer = await rig.ask("post", path, json=body, headers=SECRET)
         assert got == 400
-        assert told in answer["message"]
+        assert reason in answer["message"]
         line = await Line.to(rig)
         assert b" 400 " in await line.ask(written(path, body))
-        assert told.encode() in await line.ask(b"", b"}")
+        assert reason.encode() in await line.ask(b"", b"}")
         line.close()
         assert (rig.members.beats, rig.members.reports) == ([], [])
 

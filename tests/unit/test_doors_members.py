@@ -32,7 +32,7 @@ async def test_member_requests_are_answered_as_described(tmp_path: Path) -> None
             status, answer = await ask(rig, method, path, body)
             assert status == 200
             check(method, described, status, answer)
-        assert rig.admission.asked == [
+        assert rig.admission.received == [
             ("join", "d", "host-d:8090", "http://host-d:8080"),
             ("leave", "d"),
         ]
@@ -57,7 +57,7 @@ async def test_wrong_member_requests_are_refused_and_do_nothing(
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
         assert (await ask(rig, "post", f"/ha/v1/members/{path}", body))[0] == 400
-        assert rig.admission.asked == []
+        assert rig.admission.received == []
 
 
 async def test_member_requests_without_the_secret_are_refused(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_member_requests_without_the_secret_are_refused(tmp_path: Path) ->
         for path, body in (("d/join", JOIN), ("d/leave", {})):
             assert (await ask(rig, "post", f"/ha/v1/members/{path}", body, {}))[0] == 401
         assert (await ask(rig, "get", "/ha/v1/members", None, {}))[0] == 401
-        assert rig.admission.asked == []
+        assert rig.admission.received == []
 
 
 # -- commands --------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ async def test_cluster_add_informs_the_ring_and_then_changes_the_file(
         before = file.read_text()
         trust = ("--spark", "sc://127.0.0.1:9002/;use_ssl=true", "--spark-ca-file", __file__)
         assert await run("cluster", "add", "d", "--config", str(file), *ADD[:4], *trust) == 0
-        assert rig.admission.asked == [("join", "d", "127.0.0.1:9090", "http://127.0.0.1:9080")]
+        assert rig.admission.received == [("join", "d", "127.0.0.1:9090", "http://127.0.0.1:9080")]
         assert (tmp_path / "ring.yaml.bak").read_text() == before
         assert file.read_text().startswith(before)
         added = yaml.safe_load(file.read_text())["clusters"][-1]
@@ -117,7 +117,7 @@ async def test_cluster_add_informs_the_ring_and_then_changes_the_file(
         # Again: the file names it already.
         assert await run("cluster", "add", "d", "--config", str(file)) == 0
         assert await run("cluster", "remove", "d", "--config", str(file), "--yes") == 0
-        assert rig.admission.asked[-1] == ("leave", "d")
+        assert rig.admission.received[-1] == ("leave", "d")
         assert file.read_text() == before
 
 
@@ -134,7 +134,7 @@ async def test_token_of_an_operator_takes_precedence_over_the_ring_secret(
         assert [json.loads(line)["user"] for line in lines] == ["run"]
         monkeypatch.setenv("HAPROC_TOKEN", "another")
         assert await run("cluster", "remove", "d", "--config", file, "--yes") != 0
-        assert len(rig.admission.asked) == 1
+        assert len(rig.admission.received) == 1
 
 
 async def test_refused_cluster_add_leaves_the_file_unchanged(
@@ -154,5 +154,5 @@ async def test_refused_cluster_add_leaves_the_file_unchanged(
         assert await run("cluster", "add", "d", "--config", str(file), *ADD[:2]) == 2
         assert "--peer, --spark" in capsys.readouterr().err
         assert await run("cluster", "remove", "b", "--config", str(file)) == 1
-        assert len(rig.admission.asked) == 1
+        assert len(rig.admission.received) == 1
         assert file.read_text() == before and not (tmp_path / "ring.yaml.bak").exists()

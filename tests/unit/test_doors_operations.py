@@ -18,14 +18,16 @@ THE_ARCHIVES = {"Authorization": "Bearer token-of-the-archive"}
 async def test_operations_request_returns_a_page_with_its_bounds(tmp_path: Path) -> None:
     archive = CannedArchive()
     async with door(tmp_path, users=USERS, archive=archive, archives="archive") as rig:
-        asked = {"from": "7", "rows": "5"}
-        async with rig.http.get(rig.url + PATH, params=asked, headers=THE_ARCHIVES) as response:
+        parameters = {"from": "7", "rows": "5"}
+        async with rig.http.get(
+            rig.url + PATH, params=parameters, headers=THE_ARCHIVES
+        ) as response:
             assert response.status == 200
             assert await response.read() == b"rows"
             assert response.headers["HAProc-Operations-Start"] == "7"
             assert response.headers["HAProc-Operations-End"] == "12"
             assert response.headers["HAProc-Applied-To"] == "16"
-    assert archive.asked == [(7, 5)]
+    assert archive.received == [(7, 5)]
 
 
 async def test_archived_offset_is_reported_to_the_archive(tmp_path: Path) -> None:
@@ -48,7 +50,7 @@ async def test_operations_requests_of_other_users_are_refused(tmp_path: Path) ->
             assert await rig.status_of("post", path, json=body, headers=headers) == 403
     async with door(tmp_path, archive=archive) as rig:
         assert await rig.status_of("get", PATH) == 403  # anonymous, where nobody is named
-    assert (archive.asked, archive.below) == ([], [])
+    assert (archive.received, archive.below) == ([], [])
 
 
 async def test_operations_request_with_wrong_bounds_is_refused(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ async def test_every_peer_request_is_answered(tmp_path: Path) -> None:
         assert peers.names == ("b",)
         applied = await as_protocol.apply_now("b", 7, "op-1", 2.5)
         assert applied == PeerOutcome("applied")
-        assert rig.peers.asked == [(7, "op-1", 2.5)]
+        assert rig.peers.received == [(7, "op-1", 2.5)]
         assert await as_protocol.outcome("b", 8, 1.0) == await rig.peers.outcome(8)
         assert await as_protocol.status("b", 1.0) == rig.peers.status()
         progress = PeerProgress("s2", State.READY, 9, frozenset({5}))
@@ -122,7 +122,7 @@ async def test_peer_with_a_nonsense_answer_is_unavailable(tmp_path: Path, answer
 async def test_wrong_apply_body_is_refused(tmp_path: Path, body: dict[str, object]) -> None:
     async with door(tmp_path, operator=True) as rig:
         assert await rig.status_of("post", "/ha/v1/apply", json=body, headers=SECRET) == 400
-        assert rig.peers.asked == []
+        assert rig.peers.received == []
 
 
 @pytest.mark.parametrize("query", ["", "timeout_s=x", "timeout_s=0", "timeout_s=1&more=1"])

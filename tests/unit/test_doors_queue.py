@@ -67,17 +67,17 @@ async def ask(
     return await rig.ask(method, path, json=body, headers=headers)
 
 
-@pytest.mark.parametrize(("method", "path", "asked", "body"), CASES)
+@pytest.mark.parametrize(("method", "path", "target", "body"), CASES)
 async def test_operator_requests_are_answered_as_described_and_only_with_the_secret(
-    tmp_path: Path, method: str, path: str, asked: str, body: Any
+    tmp_path: Path, method: str, path: str, target: str, body: Any
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
         for headers in ({}, {"Authorization": "Bearer another-secret"}):
-            status, answer = await ask(rig, method, asked, body, headers)
+            status, answer = await ask(rig, method, target, body, headers)
             check(method, path, status, answer)
             assert status == 401
         assert rig.operators.done == []
-        status, answer = await ask(rig, method, asked, body)
+        status, answer = await ask(rig, method, target, body)
         check(method, path, status, answer)
         assert status == 200
 
@@ -91,8 +91,8 @@ async def test_refusals_of_operator_requests_have_a_status_per_error_class(
     async with door(tmp_path, operator=True) as rig:
         rig.operators.error = refused(error_class, "it runs")
         cases = CASES[2:5] if status == 409 else CASES[1:5]
-        for method, path, asked, body in cases:
-            got, answer = await ask(rig, method, asked, body)
+        for method, path, target, body in cases:
+            got, answer = await ask(rig, method, target, body)
             check(method, path, got, answer)
             assert (got, answer["error_class"], answer["message"]) == (
                 status,
@@ -169,13 +169,13 @@ async def test_queue_and_verify_commands_show_the_answers_and_run_the_requests(
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
         assert await command(rig, "queue", "list", *ONE, "--start", "5", "--limit", "2") == 0
-        said = capsys.readouterr().out
-        assert "a is STUCK: disk full" in said
-        (line,) = (line for line in said.splitlines() if line.startswith(">"))
+        output = capsys.readouterr().out
+        assert "a is STUCK: disk full" in output
+        (line,) = (line for line in output.splitlines() if line.startswith(">"))
         assert "7" in line and "stuck, 8 attempts" in line and "disk full" in line
         assert await command(rig, "queue", "show", *ONE, "--offset", "7") == 0
-        said = capsys.readouterr().out
-        assert "UPDATE" in said and "skip: it is tried again" in said
+        output = capsys.readouterr().out
+        assert "UPDATE" in output and "skip: it is tried again" in output
         assert await command(rig, "queue", "retry", *ONE, "--offset", "7") == 0
         assert capsys.readouterr().out == "tried\n"
         skip = ("queue", "skip", *ONE, "--offset", "7", "--reason", "broken")
@@ -187,16 +187,16 @@ async def test_queue_and_verify_commands_show_the_answers_and_run_the_requests(
             ("skip", "a", 7, "broken"),
         ]
         assert await command(rig, "verify") == 0
-        said = capsys.readouterr().out
-        assert "t      equal\nall    equal\n" in said
-        assert "u differs:\n  a: 2 rows, sum 1\n  b: absent\n" in said
-        assert "haproc verify --trust NAME decides" in said
+        output = capsys.readouterr().out
+        assert "t      equal\nall    equal\n" in output
+        assert "u differs:\n  a: 2 rows, sum 1\n  b: absent\n" in output
+        assert "haproc verify --trust NAME decides" in output
         assert await command(rig, "verify", "--trust", "a") == 0
         assert rig.operators.done[-1] == ("verify", "a")
 
 
 @pytest.mark.parametrize(
-    ("state", "code", "said"),
+    ("state", "code", "output"),
     [
         ("done", 0, "offset 12 is in s3a://b/x"),
         ("failed", 1, "disk full"),
@@ -209,13 +209,13 @@ async def test_backup_command_reports_progress_and_outcome(
     capsys: pytest.CaptureFixture[str],
     state: str,
     code: int,
-    said: str,
+    output: str,
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
         rig.operators.backup_states = ["running", "running", state]
         assert await command(rig, "backup", "s3a://b/x", *ONE) == code
         captured = capsys.readouterr()
-        assert said in captured.out + captured.err
+        assert output in captured.out + captured.err
         assert "1 of 2 tables" in captured.out
         assert rig.operators.done == [("backup", "a", "s3a://b/x")]
 

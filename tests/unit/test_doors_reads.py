@@ -66,7 +66,7 @@ def test_freshness_is_read_from_fields_then_headers_then_the_configuration(
 
 
 @pytest.mark.parametrize(
-    ("given", "headers", "told"),
+    ("given", "headers", "reason"),
     [
         ({"consistency": "strong"}, {}, "consistency is 'strong'"),
         ({}, {"HAProc-Consistency": "Any"}, "consistency is 'Any'"),
@@ -81,9 +81,9 @@ def test_freshness_is_read_from_fields_then_headers_then_the_configuration(
     ],
 )
 def test_unusable_freshness_is_refused(
-    given: dict[str, Any], headers: dict[str, str], told: str
+    given: dict[str, Any], headers: dict[str, str], reason: str
 ) -> None:
-    with pytest.raises(RequestError, match=told) as caught:
+    with pytest.raises(RequestError, match=reason) as caught:
         read_freshness(given, headers, Reads())
     assert caught.value.kind is FailureKind.REFUSED
 
@@ -275,7 +275,7 @@ async def test_forwarded_queries_count_toward_the_statement_limit_of_the_peer(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reason"),
     [
         ({"needed": None}, "at `$.needed`"),
         ({"needed": -1}, "at `$.needed`"),
@@ -284,14 +284,14 @@ async def test_forwarded_queries_count_toward_the_statement_limit_of_the_peer(
     ],
 )
 async def test_forwarded_query_that_cannot_be_read_is_refused(
-    tmp_path: Path, change: dict[str, Any], told: str
+    tmp_path: Path, change: dict[str, Any], reason: str
 ) -> None:
     body = {"request_id": "r", "statement": "SELECT 1", "user": "u", "needed": 1, "timeout_s": 1}
     async with door(tmp_path, operator=True) as rig:
         path = "/ha/v1/query"
         got, answer = await rig.ask("post", path, json={**body, **change}, headers=SECRET)
         assert got == 400
-        assert told in answer["message"]
+        assert reason in answer["message"]
         assert await rig.status_of("post", path, json=body) == 401
         assert rig.service.requests == []
 

@@ -320,7 +320,7 @@ ONE_ROW = pa.table({"n": pa.array([1], pa.int32())})
 
 
 @pytest.mark.parametrize(
-    ("query", "headers", "data", "status", "told"),
+    ("query", "headers", "data", "status", "reason"),
     [
         ("", {"Content-Type": "text/html"}, b"1,2", 415, "text/html"),
         ("", {"Content-Type": "text/csv; charset=latin1"}, b"1,2", 415, "latin1"),
@@ -344,14 +344,14 @@ ONE_ROW = pa.table({"n": pa.array([1], pa.int32())})
     ],
 )
 async def test_wrong_rows_request_is_refused(
-    tmp_path: Path, query: str, headers: dict[str, str], data: bytes, status: int, told: str
+    tmp_path: Path, query: str, headers: dict[str, str], data: bytes, status: int, reason: str
 ) -> None:
     limits = Limits(operation_bytes_max=100_000, staged_bytes_max=100_000)
     async with door(tmp_path, limits=limits) as rig:
         path = f"/api/ha/tables/main.db.t/rows{query}"
         got, answer = await rig.ask("post", path, data=data, headers=headers)
         assert (got, answer["kind"]) == (status, "refused")
-        assert told in answer["message"]
+        assert reason in answer["message"]
         assert not rig.service.rows
 
 

@@ -100,7 +100,7 @@ async def test_write_is_answered_with_offset_and_outcomes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "told"),
+    ("error", "status", "expected"),
     [
         (
             RequestError(FailureKind.AVAILABILITY, "down", error_class="X", offset=17),
@@ -132,12 +132,12 @@ async def test_write_is_answered_with_offset_and_outcomes(tmp_path: Path) -> Non
     ],
 )
 async def test_failed_statement_is_answered_with_the_status_of_its_error(
-    tmp_path: Path, error: Exception, status: int, told: dict[str, Any]
+    tmp_path: Path, error: Exception, status: int, expected: dict[str, Any]
 ) -> None:
     async with door(tmp_path) as rig:
         rig.service.table["BAD"] = Canned(error=error)
         answer = await rig.post(status, statement="BAD", request_id="r")
-        assert answer.items() >= told.items()
+        assert answer.items() >= expected.items()
         assert answer["cluster"] == "a" and "a bug" not in answer["message"]
         async with rig.http.post(
             rig.url + STATEMENTS,
@@ -145,7 +145,7 @@ async def test_failed_statement_is_answered_with_the_status_of_its_error(
             headers=ARROW,
         ) as streamed:
             assert streamed.status == status
-            assert (await streamed.json()).items() >= told.items()
+            assert (await streamed.json()).items() >= expected.items()
 
 
 async def test_application_error_is_answered_with_200_and_state_failed(tmp_path: Path) -> None:
@@ -197,17 +197,17 @@ async def test_cancel_cancels_a_query_and_reports_the_fate_of_a_write(
     tmp_path: Path, fate: Fate
 ) -> None:
     async with door(tmp_path) as rig:
-        hold, told = asyncio.Event(), {}
+        hold, answers = asyncio.Event(), {}
         rig.service.fate = None  # the query is not in the log
         rig.service.table["SLOW"] = Canned(ONE.chunks, hold=asyncio.Event())
         rig.service.table["WRITE"] = Canned(ONE.chunks, OperationClass.ASYNCHRONOUS, hold=hold)
         for name in ("SLOW", "WRITE"):
             await rig.post(statement=name, wait_timeout="0s", request_id=name)
-            got, told[name] = await rig.ask("post", f"{STATEMENTS}/{name}/cancel")
+            got, answers[name] = await rig.ask("post", f"{STATEMENTS}/{name}/cancel")
             assert got == 200
             rig.service.fate = fate
-        assert told["SLOW"] == {"became": "canceled"}
-        assert told["WRITE"] == {"became": fate, "log_offset": 7, "message": "told"}
+        assert answers["SLOW"] == {"became": "canceled"}
+        assert answers["WRITE"] == {"became": fate, "log_offset": 7, "message": "told"}
         assert (await rig.get(f"{STATEMENTS}/SLOW"))["status"]["state"] == "CANCELED"
         status = (await rig.get(f"{STATEMENTS}/WRITE"))["status"]
         if fate is Fate.REVOKED:

@@ -61,7 +61,7 @@ def test_unknown_outcome_under_a_made_id_has_a_status_that_no_client_repeats(
 
 
 @pytest.mark.parametrize(
-    ("kind", "outcome", "asked", "status"),
+    ("kind", "outcome", "requested", "status"),
     [
         (FailureKind.AVAILABILITY, WriteOutcome.NOT_SENT, None, 503),
         (FailureKind.AVAILABILITY, WriteOutcome.NOT_SENT, OWN, 503),
@@ -77,9 +77,9 @@ def test_unknown_outcome_under_a_made_id_has_a_status_that_no_client_repeats(
     ],
 )
 def test_status_follows_from_kind_outcome_and_id(
-    kind: FailureKind, outcome: WriteOutcome, asked: RequestedStatement | None, status: int
+    kind: FailureKind, outcome: WriteOutcome, requested: RequestedStatement | None, status: int
 ) -> None:
-    assert status_of(error(kind, outcome), asked) == status
+    assert status_of(error(kind, outcome), requested) == status
 
 
 # -- at the door -------------------------------------------------------------------------------

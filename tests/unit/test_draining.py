@@ -53,8 +53,8 @@ def well(core: Core) -> None:
 def test_drain_of_the_last_serving_cluster_is_refused_unless_forced(
     own: State, others: dict[str, str], force: bool, why: str
 ) -> None:
-    told = refusal("a", own, others, force=force)
-    assert (why in told) and bool(why) == bool(told)
+    message = refusal("a", own, others, force=force)
+    assert (why in message) and bool(why) == bool(message)
 
 
 # -- the word that holds -----------------------------------------------------------------------
@@ -75,8 +75,8 @@ def core_of(name: str = "a") -> Core:
 
 
 def view(name: str, state: str) -> ClusterView:
-    told: tuple[Any, ...] = ("i", 0, 0, 0, True, "-", "-")
-    return ClusterView(name, "http://x", bool(state), bool(state), state, *told)
+    figures: tuple[Any, ...] = ("i", 0, 0, 0, True, "-", "-")
+    return ClusterView(name, "http://x", bool(state), bool(state), state, *figures)
 
 
 def seen(core: Core, b: str) -> list[ClusterView]:
@@ -178,7 +178,7 @@ async def test_kept_results_of_a_drained_haproc_are_served_and_counted_until_fet
 ) -> None:
     async with door(tmp_path) as rig:
         registry = rig.app[REGISTRY]
-        said = await rig.post(statement="SELECT 1", disposition="EXTERNAL_LINKS")
+        sent = await rig.post(statement="SELECT 1", disposition="EXTERNAL_LINKS")
         await rig.post(statement="SELECT 1")
         assert registry.unfetched() == 1, "an inline result of one chunk was in the answer"
         rig.status.ready = Readiness(False, "DRAINING")
@@ -187,12 +187,12 @@ async def test_kept_results_of_a_drained_haproc_are_served_and_counted_until_fet
         )
         refused_ = await rig.post(503, statement="SELECT 1")
         assert (refused_["error_class"], refused_["outcome"]) == ("HAPROC_DRAINING", "NOT_SENT")
-        (link,) = said["result"]["external_links"]
+        (link,) = sent["result"]["external_links"]
         async with rig.http.get(link["external_link"]) as response:
             assert (response.status, await response.json()) == (200, [["1"]])
             assert response.headers["HAProc-State"] == "DRAINING"
         assert registry.unfetched() == 0
-        assert (await rig.get(f"/api/2.0/sql/statements/{said['statement_id']}"))["status"] == {
+        assert (await rig.get(f"/api/2.0/sql/statements/{sent['statement_id']}"))["status"] == {
             "state": "SUCCEEDED"
         }
 
@@ -202,12 +202,12 @@ async def test_kept_result_without_recent_requests_does_not_delay_a_drain(
 ) -> None:
     async with door(tmp_path) as rig:
         registry = rig.app[REGISTRY]
-        said = await rig.post(statement="SELECT 1", disposition="EXTERNAL_LINKS")
+        sent = await rig.post(statement="SELECT 1", disposition="EXTERNAL_LINKS")
         monkeypatch.setattr(boards, "FETCH_PAUSE_MAX_S", 0.0)
         assert registry.unfetched() == 0
         monkeypatch.setattr(boards, "FETCH_PAUSE_MAX_S", 3600.0)
         assert registry.unfetched() == 1
-        (link,) = said["result"]["external_links"]
+        (link,) = sent["result"]["external_links"]
         async with rig.http.get(link["external_link"]) as response:
             assert response.status == 200, "it is kept all the same"
 
@@ -297,8 +297,8 @@ async def test_drain_command_reports_the_remaining_requests_and_results(
     async with door(tmp_path, operator=True) as rig:
         assert await command(rig, "drain", "a", "--force") == 0
         assert rig.drains.drained and rig.drains.forced
-        told = capsys.readouterr().out
-        assert "a is DRAINING; it has 1 requests under way and 2 results that" in told
+        output = capsys.readouterr().out
+        assert "a is DRAINING; it has 1 requests under way and 2 results that" in output
         assert await command(rig, "drain", "a", "--wait", "--timeout-s", "0") == 3
         assert await command(rig, "undrain", "a", "--wait") == 0
         assert not rig.drains.drained

@@ -46,7 +46,7 @@ def _status(code: grpc.StatusCode) -> tuple[Any, ...]:
 
 
 class Reports(Tasks):
-    """Statements whose messages are words: they tell that tasks run."""
+    """Statements whose messages are words: each reports that tasks run."""
 
     def begin(self, planned: Planned | None = None) -> StatementReport:
         report = super().begin(planned)

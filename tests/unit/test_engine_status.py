@@ -309,7 +309,7 @@ def _details(*errors: tuple[Link, str]) -> object:
 
 
 @pytest.mark.parametrize(
-    ("cause", "told"),
+    ("cause", "reported"),
     [
         ((_DIVISION, "by zero"), (APPLICATION, "DIVIDE_BY_ZERO", "22012", "by zero")),
         ((_DIVISION, ""), (APPLICATION, "DIVIDE_BY_ZERO", "22012", "whole message")),
@@ -320,7 +320,7 @@ def _details(*errors: tuple[Link, str]) -> object:
     ],
 )
 def test_error_with_details_shows_the_deciding_cause_with_its_message(
-    cause: tuple[Link, str], told: tuple[ErrorKind, str, str, str]
+    cause: tuple[Link, str], reported: tuple[ErrorKind, str, str, str]
 ) -> None:
     metadata = {
         "errorClass": "TASK_WRITE_FAILED",
@@ -332,7 +332,7 @@ def test_error_with_details_shows_the_deciding_cause_with_its_message(
     assert failed.wants_details
     details = _details((_TASK_WRITE, "whole message"), (_SPARK_EXCEPTION, "aborted"), cause)
     error = channel.error_with_details(failed, details)
-    assert (error.kind, error.error_class, error.sqlstate, error.message) == told
+    assert (error.kind, error.error_class, error.sqlstate, error.message) == reported
 
 
 def test_error_with_details_of_circular_causes_ends() -> None:

@@ -54,7 +54,7 @@ def test_envelope_that_is_too_large_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "unusual",
     [
         dataclasses.replace(ENVELOPE, heard={"b": ("b1",)}),  # type: ignore[dict-item]
         dataclasses.replace(ENVELOPE, heard=["b"]),  # type: ignore[arg-type]
@@ -62,5 +62,5 @@ def test_envelope_that_is_too_large_is_ignored() -> None:
         dataclasses.replace(ENVELOPE, beat=3),  # type: ignore[arg-type]
     ],
 )
-def test_envelope_of_another_version_is_ignored(odd: Envelope) -> None:
-    assert SEAL.open(SEAL.close(odd)) is None
+def test_envelope_of_another_version_is_ignored(unusual: Envelope) -> None:
+    assert SEAL.open(SEAL.close(unusual)) is None

@@ -28,7 +28,7 @@ class End:
         others = [other for other in "abc" if other != name]
         self.exchange = Exchange(RULES, (name, self.incarnation), others)
         self.exchange.connected()
-        self.heard_at: dict[str, list[float]] = {other: [] for other in others}
+        self.received_at: dict[str, list[float]] = {other: [] for other in others}
         self.detectors = {other: Detector(RULES, 0.0) for other in others}
         self.owed: frozenset[str] = frozenset()
         self.by_mesh = 0
@@ -36,7 +36,7 @@ class End:
         self.alive = True
 
     def hear(self, other: str, now: float) -> None:
-        self.heard_at[other].append(now)
+        self.received_at[other].append(now)
         self.detectors[other].received(now)
 
 
@@ -53,7 +53,7 @@ class Air:
     mute: set[str] = field(default_factory=set)
     """Ends whose messages do not reach Redis."""
     on_way: list[tuple[float, str, Envelope]] = field(default_factory=list)
-    said: list[Envelope] = field(default_factory=list)
+    published: list[Envelope] = field(default_factory=list)
     down: list[str] = field(default_factory=list)
 
     def run(self, intervals: float) -> None:
@@ -81,30 +81,30 @@ class Air:
         exchange = end.exchange
         self._mesh(end, exchange.by_mesh)
         end.owed = frozenset("abc") - {end.name} - exchange.by_mesh
-        number, heard = exchange.publish(self.now)
-        said = Envelope(end.name, end.incarnation, number, heard, "")
-        self.said.append(said)
+        number, received = exchange.publish(self.now)
+        envelope = Envelope(end.name, end.incarnation, number, received, "")
+        self.published.append(envelope)
         if not self.frozen and end.name not in self.mute:
-            self.on_way += [(self.now + LATENCY_S, name, said) for name in self.ends]
+            self.on_way += [(self.now + LATENCY_S, name, envelope) for name in self.ends]
 
     def _arrive(self) -> None:
         due = [each for each in self.on_way if each[0] <= self.now]
         self.on_way = [each for each in self.on_way if each[0] > self.now]
-        for _, name, said in due:
+        for _, name, envelope in due:
             if name not in self.deaf and not self.frozen:
-                self.give(self.ends[name], said)
+                self.give(self.ends[name], envelope)
 
-    def give(self, end: End, said: Envelope) -> Receipt | None:
+    def give(self, end: End, envelope: Envelope) -> Receipt | None:
         """Deliver a message from Redis to an end."""
         if not end.alive:
             return None
-        if (said.cluster, said.incarnation) == (end.name, end.incarnation):
+        if (envelope.cluster, envelope.incarnation) == (end.name, end.incarnation):
             end.exchange.echo()
             return None
-        receipt = end.exchange.receive(said, self.now)
+        receipt = end.exchange.receive(envelope, self.now)
         end.receipts.append(receipt)
         if receipt is Receipt.TAKEN:
-            end.hear(said.cluster, self.now)
+            end.hear(envelope.cluster, self.now)
         return receipt
 
     def _mesh(self, end: End, to: frozenset[str]) -> None:
@@ -125,7 +125,7 @@ def gap_s(made: Air, since: float) -> float:
     """Return the longest time in which a living end received nothing from another living one."""
     longest = 0.0
     for end in made.ends.values():
-        for other, times in end.heard_at.items():
+        for other, times in end.received_at.items():
             if end.alive and made.ends[other].alive:
                 late = [at for at in times if at >= since - INTERVAL_S]
                 pairs = itertools.pairwise([*late, made.now])
@@ -209,34 +209,34 @@ def test_exchange_sends_over_the_mesh_on_a_late_echo_without_a_fallback() -> Non
 
 def test_exchange_accepts_a_recorded_message_only_once() -> None:
     made = air()
-    last = [said for said in made.said if said.cluster == "b"][-2]
+    last = [envelope for envelope in made.published if envelope.cluster == "b"][-2]
     assert made.give(made.ends["a"], last) is Receipt.REPEATED
 
 
 @pytest.mark.parametrize("pause", [5, 25])
 def test_exchange_ignores_recorded_messages_of_a_dead_peer(pause: int) -> None:
     made = air()
-    recorded = [said for said in made.said if said.cluster == "c"]
+    recorded = [envelope for envelope in made.published if envelope.cluster == "c"]
     made.ends["c"].alive = False
     made.run(pause)
     # neither for those who heard it, nor for one that is new and has seen nothing
     made.ends["b"] = End("b", 7, "b2")
     made.run(5)
     for name in "ab":
-        heard = len(made.ends[name].heard_at["c"])
-        for said in recorded:
-            assert made.give(made.ends[name], said) in (Receipt.REPEATED, Receipt.UNPROVEN)
-        assert len(made.ends[name].heard_at["c"]) == heard
+        received = len(made.ends[name].received_at["c"])
+        for envelope in recorded:
+            assert made.give(made.ends[name], envelope) in (Receipt.REPEATED, Receipt.UNPROVEN)
+        assert len(made.ends[name].received_at["c"]) == received
 
 
 def test_exchange_ignores_recorded_messages_of_an_earlier_process() -> None:
     made = air()
-    recorded = [said for said in made.said if said.cluster == "c"]
+    recorded = [envelope for envelope in made.published if envelope.cluster == "c"]
     made.ends["c"] = End("c", 3, "c2")
     made.run(10)
     assert not made.ends["a"].exchange.by_mesh
-    for said in recorded:
-        assert made.give(made.ends["a"], said) is Receipt.UNPROVEN
+    for envelope in recorded:
+        assert made.give(made.ends["a"], envelope) is Receipt.UNPROVEN
     made.run(10)
     assert not made.ends["a"].exchange.by_mesh and made.ends["a"].receipts[-1] is Receipt.TAKEN
 

@@ -153,12 +153,12 @@ class Ring(RuleBasedStateMachine):
     def answer(self, data: st.DataObject, settles: bool) -> None:
         """Answer an open revoke: vote for it later, report the commit, or go on."""
         life = data.draw(st.sampled_from(self.lives))
-        wish = life.words.open_revoke(AT)
-        if wish is None or life.running or life.fenced:
+        revoke = life.words.open_revoke(AT)
+        if revoke is None or life.running or life.fenced:
             return
         done = life.cluster in self.committed
         if done or settles:
-            self.append(VoteWithdrawal(AT, "x", life.cluster, life.epoch, wish[0], done))
+            self.append(VoteWithdrawal(AT, "x", life.cluster, life.epoch, revoke[0], done))
         elif not life.stands:
             life.failed, life.withdrawn_at = False, None
             self.late.append(answer_of(life))
@@ -194,9 +194,9 @@ class Ring(RuleBasedStateMachine):
 
 def answer_of(life: Life) -> FailureVote:
     """Return a process's vote as the answer to an open revoke."""
-    wish = life.words.open_revoke(AT)
-    assert wish is not None
-    return FailureVote(AT, "x", life.cluster, life.epoch, "it is to be taken back", wish[0])
+    revoke = life.words.open_revoke(AT)
+    assert revoke is not None
+    return FailureVote(AT, "x", life.cluster, life.epoch, "it is to be taken back", revoke[0])
 
 
 def test_committed_operation_is_never_given_up() -> None:
@@ -368,10 +368,10 @@ def answer_comes_late() -> None:
     ring = Ring()
     ring.start("a")
     (life,) = ring.lives
-    wish = ring.append(Revoke(AT, "x", "a", life.epoch, "somebody"))
+    revoke = ring.append(Revoke(AT, "x", "a", life.epoch, "somebody"))
     life.read(ring.log, ring.end)
     answer = answer_of(life)
-    ring.append(VoteWithdrawal(AT, "x", "b", -1, wish))
+    ring.append(VoteWithdrawal(AT, "x", "b", -1, revoke))
     ring.append(answer)
     ring.committed.add("a")
     ring.log += decision(ring, life)

@@ -1,4 +1,4 @@
-"""Where a query may run: never on a cluster that has applied less than its level promises."""
+"""Tests of the clusters that may run a query: each has applied what the query's level promises."""
 
 from __future__ import annotations
 

@@ -273,8 +273,12 @@ def test_completion_script_completes_subcommands_and_files(capsys: Capture) -> N
         cli.main(["--print-completion", "bash"])
     script = capsys.readouterr().out
     assert ended.value.code == 0
-    asked = 'COMP_WORDS=(haclient jobs ""); COMP_CWORD=2; _shtab_haclient; echo ${COMPREPLY[*]}'
-    shown = subprocess.run(["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True)
+    completion = (
+        'COMP_WORDS=(haclient jobs ""); COMP_CWORD=2; _shtab_haclient; echo ${COMPREPLY[*]}'
+    )
+    shown = subprocess.run(
+        ["bash", "-c", f"{script}\n{completion}"], capture_output=True, text=True
+    )
     assert {"list", "log", "kill"} <= set(shown.stdout.split()), shown
     assert "_shtab_haclient_load_pos_0_COMPGEN=_shtab_compgen_files" in script
 

@@ -21,10 +21,10 @@ def test_seen_offsets_never_forget_the_offset_of_an_answer(
         seen_offsets = seen_offsets.after(cluster, offset)
     assert seen_offsets.token == max([handed_over, *(offset for _, offset in answers)])
     for name in ("a", "b", "c"):
-        told = [offset for cluster, offset in answers if cluster != name]
+        reported = [offset for cluster, offset in answers if cluster != name]
         fields = seen_offsets.fields("session")
         others = [offset for cluster, offset in fields.get("seen", {}).items() if cluster != name]
-        assert max([fields.get("after_offset", 0), *others]) == max([handed_over, *told])
+        assert max([fields.get("after_offset", 0), *others]) == max([handed_over, *reported])
 
 
 @pytest.mark.parametrize("offset", [None, True, "7", 7.0])
@@ -39,13 +39,13 @@ def test_fields_are_empty_for_level_any_or_before_the_first_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reason"),
     [
         ({"consistency": "strong"}, "any, bounded, session, linearizable, not 'strong'"),
         ({"acceptable_offset_lag": -1}, "acceptable_offset_lag must be a whole number"),
         ({"after_offset": 1.5}, "after_offset must be a whole number"),
     ],
 )
-def test_connect_refuses_wrong_freshness_options(options: dict[str, object], told: str) -> None:
-    with pytest.raises(haclient.InterfaceError, match=told):
+def test_connect_refuses_wrong_freshness_options(options: dict[str, object], reason: str) -> None:
+    with pytest.raises(haclient.InterfaceError, match=reason):
         haclient.connect("http://a", **options)  # type: ignore[arg-type]

@@ -49,12 +49,12 @@ async def until_servers(connection: Any, *servers: Server) -> None:
         await asyncio.sleep(0.01)
 
 
-async def refreshed(connection: Any, asked: Server) -> None:
+async def refreshed(connection: Any, server: Server) -> None:
     """Run statements until the client has read the whole ring again, from now on."""
-    told = asked.told
+    earlier = server.status_requests
     deadline = time.monotonic() + WAIT_S
     # The first may have been under way; the third begins when the second has ended.
-    while asked.told < told + 3:
+    while server.status_requests < earlier + 3:
         assert time.monotonic() < deadline, "the ring was not asked"
         await run(connection)
         await asyncio.sleep(0.001)
@@ -96,10 +96,10 @@ async def test_ring_is_queried_again_only_after_refresh_s(
 ) -> None:
     connection = connect(servers, refresh_s=60.0)
     await run(connection)
-    await until(lambda: all(server.told == 1 for server in servers))
+    await until(lambda: all(server.status_requests == 1 for server in servers))
     for _ in range(5):
         await run(connection)
-    assert [server.told for server in servers] == [1, 1, 1]
+    assert [server.status_requests for server in servers] == [1, 1, 1]
 
 
 async def test_disabled_discovery_sends_no_request(connect: Open, servers: list[Server]) -> None:
@@ -107,7 +107,7 @@ async def test_disabled_discovery_sends_no_request(connect: Open, servers: list[
     for _ in range(5):
         await run(connection)
     assert connection.servers == (servers[0].url, servers[1].url)
-    assert not any(server.told for server in servers)
+    assert not any(server.status_requests for server in servers)
 
 
 async def test_server_without_topology_leaves_the_list_unchanged(
@@ -167,7 +167,7 @@ async def test_urls_that_do_not_answer_as_their_cluster_are_not_used(
     connect: Open, servers: list[Server]
 ) -> None:
     a, b, c = servers
-    b.url_told, c.url_told = "http://127.0.0.1:9", a.url
+    b.reported_url, c.reported_url = "http://127.0.0.1:9", a.url
     connection = connect([a], **QUICK)
     await refreshed(connection, a)
     assert connection.servers == (a.url,)
@@ -383,9 +383,9 @@ async def test_options_of_a_statement_take_precedence_over_those_of_the_connecti
     await run(connection, consistency="any")
     assert server.seen[-1]["consistency"] == "any" and "after_offset" not in server.seen[-1]
     await run(connection, consistency="bounded", acceptable_offset_lag=5)
-    asked = ("bounded", 5, 2)
+    expected = ("bounded", 5, 2)
     fields = ("consistency", "acceptable_offset_lag", "after_offset")
-    assert tuple(server.seen[-1][field] for field in fields) == asked
+    assert tuple(server.seen[-1][field] for field in fields) == expected
     with pytest.raises(haclient.InterfaceError, match="acceptable_offset_lag"):
         await run(connection, acceptable_offset_lag="5")
     await run(connection, apply_budget_s=2.5)

@@ -34,12 +34,12 @@ class Sessions:
     """Opens sessions on servers; keeps the failovers that they report."""
 
     def __init__(self) -> None:
-        self.told: list[Failover] = []
+        self.failovers: list[Failover] = []
         self._opened: list[Any] = []
 
     def __call__(self, *servers: Server, parameters: str = "", **options: Any) -> Any:
         url = "sc://" + ",".join(server.address for server in servers) + f"/{parameters}"
-        options = {**PATIENT, "on_failover": self.told.append, **options}
+        options = {**PATIENT, "on_failover": self.failovers.append, **options}
         session = haclient.spark(url, **options)
         self._opened.append(session)
         return session
@@ -88,7 +88,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 @contextmanager
 def slowly_read(session: Any, server: Server) -> Iterator[Future[list[Any]]]:
-    """Read in a thread; the server has the statement, and answers once it is told to go on."""
+    """Read in a thread; the server has the statement, and answers when the test lets it go on."""
     before = len(server.calls("ExecutePlan"))
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(read, session, "slow")
@@ -108,7 +108,7 @@ def test_session_with_healthy_servers_stays_with_the_first(
         assert numbers(read(session)) == list(range(ROWS))
     assert session.conf.get("x") == "a"
     assert not servers[1].seen
-    assert not opened.told
+    assert not opened.failovers
 
 
 def test_session_whose_first_server_is_down_is_answered_by_the_next(
@@ -156,8 +156,8 @@ def test_result_interrupted_midway_is_continued_on_another_server(
     found += rows
     assert numbers(found) == list(range(ROWS))
     assert names(found) == "ab"
-    assert opened.told[0].failed == f"sc://{servers[0].address}"
-    assert opened.told[0].next == f"sc://{servers[1].address}"
+    assert opened.failovers[0].failed == f"sc://{servers[0].address}"
+    assert opened.failovers[0].next == f"sc://{servers[1].address}"
 
 
 def test_result_that_no_other_server_can_continue_ends_with_an_error(

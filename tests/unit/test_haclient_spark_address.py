@@ -23,7 +23,7 @@ def test_address_with_several_servers_gives_all_parameters_to_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "reason"),
     [
         ("http://a:1", "expected the servers"),
         ("sc://", "no server"),
@@ -35,8 +35,8 @@ def test_address_with_several_servers_gives_all_parameters_to_each() -> None:
         ("sc://a?b", "'a?b' is not"),
     ],
 )
-def test_invalid_address_is_refused(url: str, said: str) -> None:
-    with pytest.raises(InterfaceError, match=said.replace("?", r"\?")):
+def test_invalid_address_is_refused(url: str, reason: str) -> None:
+    with pytest.raises(InterfaceError, match=reason.replace("?", r"\?")):
         read_address(url)
 
 

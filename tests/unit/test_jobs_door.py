@@ -138,10 +138,10 @@ async def test_malformed_form_is_a_client_error(door: Door, part: bytes) -> None
 
 async def test_idempotency_key_identifies_the_job(door: Door) -> None:
     headers = {"Idempotency-Key": "k1"}
-    asked = [
+    submissions = [
         door.ask(201, "POST", "/batches", json={"code": ECHO}, headers=headers) for _ in range(3)
     ]
-    assert len({made["id"] for made in await asyncio.gather(*asked)}) == 1
+    assert len({made["id"] for made in await asyncio.gather(*submissions)}) == 1
     other: dict[str, Any] = {"json": {"code": "pass"}, "headers": headers}
     answer = await door.ask(409, "POST", "/batches", **other)
     assert answer["error_class"] == "HAPROC_REQUEST_ID_REUSED"
@@ -212,9 +212,9 @@ async def test_haclient_submits_a_job_follows_it_and_returns_its_exit_code(
     # The first server is none: the next one is asked.
     servers = ("--server", f"http://127.0.0.1:9,{door.url}", "--token-file", str(token))
     code = await asyncio.to_thread(run, *given, *servers)
-    said = capfd.readouterr()
-    assert (code, said.out) == (5, "begin ['1', '2']\n"), said.err
-    assert "job " in said.err and "failover" in said.err and "dead" in said.err
+    captured = capfd.readouterr()
+    assert (code, captured.out) == (5, "begin ['1', '2']\n"), captured.err
+    assert "job " in captured.err and "failover" in captured.err and "dead" in captured.err
     module.write_text("CODE = 0")
     assert await asyncio.to_thread(run, *given, *servers, "--conf", "haproc.restart=1") == 0
     assert await asyncio.to_thread(run, str(tmp_path / "none.py"), *servers) == 2
@@ -227,7 +227,7 @@ async def test_haclient_lists_shows_and_kills_jobs_and_prints_their_logs(
     token = tmp_path / "token"
     token.write_text("ann-token")
 
-    async def asked(*arguments: str) -> tuple[int, str, str]:
+    async def run_haclient(*arguments: str) -> tuple[int, str, str]:
         servers = ("--server", door.url, "--token-file", str(token))
         code = await asyncio.to_thread(cli.main, ["jobs", *arguments, *servers])
         return code, *capfd.readouterr()
@@ -236,21 +236,21 @@ async def test_haclient_lists_shows_and_kills_jobs_and_prints_their_logs(
     await door.ended(first)
     second = (await door.ask(201, "POST", "/batches", json={"code": WAITS, "name": "w"}))["id"]
     await door.ask(201, "POST", "/batches", "bob", json={"code": ECHO})
-    code, out, err = await asked("list")
+    code, out, err = await run_haclient("list")
     rows = [[cell.strip() for cell in line.split("|")] for line in out.splitlines()]
     assert (code, err, len(rows)) == (0, "", 4)
     assert rows[2][0] == str(first) and rows[2][2] == "success" and rows[3][1] == "w"
-    code, out, err = await asked("list", "--limit", "1", "--json")
+    code, out, err = await run_haclient("list", "--limit", "1", "--json")
     assert [each["id"] for each in json.loads(out)["sessions"]] == [first]
-    assert "1 of 2; --start" in (await asked("list", "--limit", "1"))[2]
-    assert await asked("log", str(first)) == (0, "said \\u001bx\n", "")
-    assert (await asked("log", str(first), "--follow"))[:2] == (0, "said \\u001bx\n")
-    code, out, err = await asked("show", str(first))
+    assert "1 of 2; --start" in (await run_haclient("list", "--limit", "1"))[2]
+    assert await run_haclient("log", str(first)) == (0, "said \\u001bx\n", "")
+    assert (await run_haclient("log", str(first), "--follow"))[:2] == (0, "said \\u001bx\n")
+    code, out, err = await run_haclient("show", str(first))
     assert code == 0 and "state: success\n" in out and "  said \\u001bx\n" in out
-    assert json.loads((await asked("show", str(first), "--json"))[1])["owner"] == "ann"
-    assert await asked("kill", str(second)) == (0, "", f"job {second} is ended\n")
+    assert json.loads((await run_haclient("show", str(first), "--json"))[1])["owner"] == "ann"
+    assert await run_haclient("kill", str(second)) == (0, "", f"job {second} is ended\n")
     assert (await door.ask(200, "GET", f"/batches/{second}"))["state"] == "killed"
-    code, out, err = await asked("kill", "999")
+    code, out, err = await run_haclient("kill", "999")
     assert code == 1 and "999" in err and "Traceback" not in err
 
 

@@ -81,10 +81,10 @@ class Fenced:
         request_id: str,
         sql: str = INSERT,
     ) -> Answer:
-        asked = Request(
+        request = Request(
             request_id, SentSql(sql), "f", "ann", authorization=authorization, timeout_s=10
         )
-        return await haproc.service.execute(asked)
+        return await haproc.service.execute(request)
 
     async def applied(self) -> list[int]:
         """Return each cluster's number of statements run, once both have read the whole log."""
@@ -140,9 +140,9 @@ async def test_operation_of_every_form_of_write_rests_on_the_fence_of_its_job(
     from haproc.engine.statement import SqlText
     from haproc.route.making import Made, Making
 
-    async def made(self: Making, asked: Any) -> Made:
+    async def made(self: Making, understood: Any) -> Made:
         operation = Operation("r", "asynchronous", "insert", "a", "f", SqlText("w"))  # type: ignore[arg-type]
-        return Made(operation, asked.statement)
+        return Made(operation, understood.statement)
 
     monkeypatch.setattr(Making, "_operation", made)
     async with fenced(tmp_path) as ring:
@@ -150,15 +150,15 @@ async def test_operation_of_every_form_of_write_rests_on_the_fence_of_its_job(
         making = ring.both.a.service._making
         decided = SimpleNamespace(rules=())
         for sent in (SentSql(INSERT), SentRows("t", b""), SentPlan(b"")):
-            asked: Any = type(
-                "Asked",
+            understood: Any = type(
+                "Understood",
                 (),
                 {
                     "request": Request("r", sent, "f", authorization=authorization),
                     "statement": decided,
                 },
             )
-            operation = (await making.operation(asked)).operation
+            operation = (await making.operation(understood)).operation
             assert operation.rests_on == {fence_name(ring.job)}
             assert operation.analyzed_to is not None
 
@@ -172,16 +172,16 @@ async def test_new_attempt_does_not_get_the_answer_of_the_attempt_that_it_replac
         registry = a.registry
         from haproc.statements.request import StatementRequest
 
-        def asked(authorization: AttemptAuthorization) -> StatementRequest:
+        def request_of(authorization: AttemptAuthorization) -> StatementRequest:
             request = Request(
                 "r", SentSql(INSERT), "f", "ann", authorization=authorization, timeout_s=10
             )
             return StatementRequest(request)
 
-        old = await registry.submit(asked(first))
+        old = await registry.submit(request_of(first))
         await stopped.reached.wait()
         second = await ring.attempt()
-        again = asyncio.ensure_future(registry.submit(asked(second)))
+        again = asyncio.ensure_future(registry.submit(request_of(second)))
         await asyncio.sleep(0)
         stopped.go_on.set()
         new = await again

@@ -44,11 +44,11 @@ async def test_peer_that_pauses_keeps_its_jobs_until_its_silence_fills_a_window(
     members = Members(RULES, ("b", "2"), ("a",), NoLines())
     beat = Beat("a", "1", 1, (), True, State.READY)
 
-    def heard() -> bool:
+    def is_alive() -> bool:
         members.heartbeat(beat)
         return members.judged()["a"].alive
 
-    await _until(members, heard)
+    await _until(members, is_alive)
     await _until(members, lambda: not members.judged()["a"].alive)
     assert incarnations(members) == {"a": "1"}
     await _until(members, lambda: incarnations(members) == {})

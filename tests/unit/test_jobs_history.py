@@ -50,7 +50,7 @@ from haproc.jobs.records import (
 )
 
 PROGRAM = JobFile(FileRole.PROGRAM, "p.py", 3, "00")
-ASKED = Submission(
+SUBMISSION = Submission(
     "ann",
     "r1",
     "daily",
@@ -78,7 +78,7 @@ def ending(of: str, outcome: Outcome) -> Ending:
 
 
 def made(*events: Event, restarts: int = 1) -> Job:
-    return job_of(7, replace(ASKED, restarts=restarts), list(enumerate(events)))
+    return job_of(7, replace(SUBMISSION, restarts=restarts), list(enumerate(events)))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_events_read_in_any_order_give_the_same_job() -> None:
     found = set()
     for seed in range(20):
         random.Random(seed).shuffle(numbered)
-        found.add(job_of(7, ASKED, numbered))
+        found.add(job_of(7, SUBMISSION, numbered))
     assert len(found) == 1
 
 
@@ -140,7 +140,7 @@ def test_events_are_read_as_they_were_written(record: Event) -> None:
 
 
 def test_submission_is_read_as_it_was_written() -> None:
-    assert RECORDS.from_bytes(RECORDS.to_bytes(ASKED)) == ASKED
+    assert RECORDS.from_bytes(RECORDS.to_bytes(SUBMISSION)) == SUBMISSION
 
 
 # -- what a HAProc does about it ---------------------------------------------------------------
@@ -153,7 +153,7 @@ def seen(me: str = "b", **more: object) -> RingView:
 
 def test_job_waits_for_the_haproc_that_received_it_and_then_for_any() -> None:
     job = made()
-    late = ASKED.at_ms + OTHERS_AFTER_MS
+    late = SUBMISSION.at_ms + OTHERS_AFTER_MS
     assert steps([job], seen()) == []
     assert steps([job], seen("a", alive={})) == [(Step.START, job)]
     assert steps([job], seen(alive={})) == [(Step.START, job)]
@@ -187,7 +187,7 @@ def test_started_jobs_are_no_more_than_the_free_room() -> None:
 
 def test_jobs_start_in_turns_of_users_by_the_number_of_their_running_jobs() -> None:
     def of(user: str, number: int, *events: Event) -> Job:
-        return job_of(number, replace(ASKED, user=user), list(enumerate(events)))
+        return job_of(number, replace(SUBMISSION, user=user), list(enumerate(events)))
 
     running = [of("ann", 1, attempt("x")), of("ann", 2, attempt("y")), of("eve", 3, attempt("z"))]
     waiting = [of("ann", number) for number in range(4, 8)] + [of("eve", 8), of("bob", 9)]
@@ -196,7 +196,9 @@ def test_jobs_start_in_turns_of_users_by_the_number_of_their_running_jobs() -> N
 
 
 def test_job_is_forgotten_if_it_ended_long_ago_or_there_are_too_many() -> None:
-    ended = [job_of(number, ASKED, [(1, Kill("ann", number * 1000))]) for number in range(1, 5)]
+    ended = [
+        job_of(number, SUBMISSION, [(1, Kill("ann", number * 1000))]) for number in range(1, 5)
+    ]
     now = FORGET_AFTER_MS + 3_000
     assert [job.id for job in forgettable(ended, 10**9, 2, now)] == [1, 2]
     assert forgettable(ended, 10**9, 2, 5_000) == []
@@ -301,7 +303,7 @@ def test_log_of_empty_lines_is_bounded() -> None:
 
 def test_files_and_logs_without_a_job_are_left_over() -> None:
     now_ms, old, young = 10 * GRACE_MS, f"{GRACE_MS}-a", f"{10 * GRACE_MS}-b"
-    of_job = replace(ASKED, stored=f"{GRACE_MS}-c")
+    of_job = replace(SUBMISSION, stored=f"{GRACE_MS}-c")
     keys = [file_key(stored, 0) for stored in (old, young, of_job.stored)]
     keys += [piece_key(number, "x", 0, 1) for number in (7, 8)]
     assert left_over(keys, {7: of_job}, now_ms) == [keys[0], keys[-1]]

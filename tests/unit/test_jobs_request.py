@@ -200,9 +200,9 @@ def test_file_is_read_from_an_allowed_folder_only(tmp_path: Path) -> None:
 def test_environment_contains_only_variables_for_the_program() -> None:
     uploads = [Upload(FileRole.MODULE, "lib.zip", b""), Upload(FileRole.MODULE, "m.py", b"")]
     want = wanted({**CODE, "conf": {"haproc.env.CITY": "Bern"}}, uploads, "ann", JOBS)
-    asked = submission(want.job, want.uploads, "r")
+    submitted = submission(want.job, want.uploads, "r")
     found = environment(
-        Job(7, asked),
+        Job(7, submitted),
         2,
         Path("/w"),
         ring_variables(9, ["http://a:1", "http://b:2"], "t", (), 41),

@@ -19,9 +19,9 @@ from haproc.jobs.records import LOGS
 from tests.unit.door_rig import until
 from tests.unit.job_rig import Haproc, Ring
 
-TELLS = "import os; print('attempt', os.environ['HAPROC_JOB_ATTEMPT'], flush=True)\n"
+PRINTS_ATTEMPT = "import os; print('attempt', os.environ['HAPROC_JOB_ATTEMPT'], flush=True)\n"
 SAYS_TOKEN = "import os, time; print(os.environ['HACLIENT_TOKEN'], flush=True); time.sleep(100)"
-WAITS = TELLS + "import time; time.sleep(100)"
+WAITS = PRINTS_ATTEMPT + "import time; time.sleep(100)"
 
 
 @pytest.fixture
@@ -41,7 +41,9 @@ async def three(ring: Ring) -> AsyncIterator[list[Haproc]]:
 
 async def test_job_runs_and_every_haproc_answers_for_it(three: list[Haproc]) -> None:
     a, b, c = three
-    job = await a.submit(TELLS + "import sys; print(sys.argv[1:])", args=["x", "y"], name="n")
+    job = await a.submit(
+        PRINTS_ATTEMPT + "import sys; print(sys.argv[1:])", args=["x", "y"], name="n"
+    )
     found = await b.ended(job)
     assert (found["state"], found["name"], found["owner"]) == ("success", "n", "ann")
     assert await c.log(job) == ["attempt 1", "['x', 'y']"] == found["log"]
@@ -51,18 +53,18 @@ async def test_job_runs_and_every_haproc_answers_for_it(three: list[Haproc]) -> 
 
 
 async def test_jobs_submitted_to_different_haprocs_have_different_ids(three: list[Haproc]) -> None:
-    asked = [each.submit("pass") for _ in range(5) for each in three]
-    assert len(set(await asyncio.gather(*asked))) == 15
+    submissions = [each.submit("pass") for _ in range(5) for each in three]
+    assert len(set(await asyncio.gather(*submissions))) == 15
 
 
 async def test_same_request_is_the_same_job_also_at_once_and_on_other_haprocs(
     three: list[Haproc],
 ) -> None:
-    asked = [each.submit(TELLS, requestId="r1") for _ in range(3) for each in three]
-    [job] = set(await asyncio.gather(*asked))
+    submissions = [each.submit(PRINTS_ATTEMPT, requestId="r1") for _ in range(3) for each in three]
+    [job] = set(await asyncio.gather(*submissions))
     await three[0].ended(job)
-    assert await three[1].submit(TELLS, requestId="r1") == job
-    assert await three[1].submit(TELLS, "bob", requestId="r1") != job
+    assert await three[1].submit(PRINTS_ATTEMPT, requestId="r1") == job
+    assert await three[1].submit(PRINTS_ATTEMPT, "bob", requestId="r1") != job
     assert await three[2].log(job) == ["attempt 1"]
     with pytest.raises(RequestError) as caught:
         await three[0].submit("pass", requestId="r1")
@@ -100,7 +102,7 @@ async def test_job_whose_haproc_dies_is_restarted_by_exactly_one_other(
     three: list[Haproc],
 ) -> None:
     a, b, c = three
-    job = await a.submit(TELLS + "import time; time.sleep(3)", conf={"haproc.restart": 5})
+    job = await a.submit(PRINTS_ATTEMPT + "import time; time.sleep(3)", conf={"haproc.restart": 5})
     await b.until(job, lambda found: found["log"] == ["attempt 1"])
     await a.die()
     found = await b.ended(job)
@@ -120,7 +122,8 @@ async def test_job_without_restarts_whose_haproc_dies_is_dead(three: list[Haproc
 async def test_job_whose_haproc_stops_is_restarted_on_another_or_lost(three: list[Haproc]) -> None:
     once = await three[0].submit(WAITS)
     code = (
-        TELLS + "import os, time; time.sleep(100 if os.environ['HAPROC_JOB_ATTEMPT'] == '1' else 0)"
+        PRINTS_ATTEMPT
+        + "import os, time; time.sleep(100 if os.environ['HAPROC_JOB_ATTEMPT'] == '1' else 0)"
     )
     again = await three[0].submit(code, conf={"haproc.restart": 1})
     for job in (once, again):
@@ -131,7 +134,7 @@ async def test_job_whose_haproc_stops_is_restarted_on_another_or_lost(three: lis
 
 
 async def test_program_that_fails_is_restarted_as_often_as_requested(three: list[Haproc]) -> None:
-    job = await three[0].submit(TELLS + "raise SystemExit(4)", conf={"haproc.restart": 2})
+    job = await three[0].submit(PRINTS_ATTEMPT + "raise SystemExit(4)", conf={"haproc.restart": 2})
     found = await three[1].ended(job)
     assert (found["state"], found["haproc"]["exit_code"]) == ("dead", 4)
     assert await three[2].log(job) == ["attempt 1", "attempt 2", "attempt 3"]
@@ -189,7 +192,7 @@ async def test_attempt_that_waits_too_long_for_its_cluster_is_replaced_by_anothe
 
     monkeypatch.setattr(runner, "APPLIED_WITHIN_S", 0.1)
     three[0].ring.applies = applies
-    job = await three[1].submit(TELLS + "raise SystemExit(4)", conf={"haproc.restart": 3})
+    job = await three[1].submit(PRINTS_ATTEMPT + "raise SystemExit(4)", conf={"haproc.restart": 3})
     await three[1].until(job, lambda found: found["log"][-1:] == ["attempt 1"])
     found = await three[1].ended(job)
     assert (found["state"], found["haproc"]["outcome"]) == ("dead", "lost")
@@ -217,7 +220,7 @@ async def test_jobs_beyond_jobs_max_are_refused_and_those_beyond_running_max_wai
 ) -> None:
     ring = Ring(tmp_path, Jobs(enabled=True, running_max=1, jobs_max=2))
     a = await ring.haproc("a")
-    first, second = await a.submit(WAITS), await a.submit(TELLS)
+    first, second = await a.submit(WAITS), await a.submit(PRINTS_ATTEMPT)
     with pytest.raises(RequestError) as caught:
         await a.submit("pass")
     assert caught.value.error_class == ErrorClass.BUSY
@@ -294,7 +297,7 @@ async def test_sessions_of_an_earlier_attempt_are_closed_before_the_next_one_run
     ring: Ring,
 ) -> None:
     old = Haproc(ring, "x")
-    job = await old.submit(TELLS, conf={"haproc.restart": 1})
+    job = await old.submit(PRINTS_ATTEMPT, conf={"haproc.restart": 1})
     _name, token = await begun(old, job)
     await old.tokens.submitter(token, "s1")
     a = await ring.haproc("a")

@@ -21,21 +21,21 @@ def made(readable: list[str], hidden: str = "/srv/haproc/state", as_root: bool =
 
 
 def test_hidden_folder_below_a_shown_folder_is_covered() -> None:
-    told = made(["/srv/haproc"])
+    command = made(["/srv/haproc"])
     shown, covered, own = (
-        told.index("--ro-bind-try /srv/haproc /srv/haproc"),
-        told.index("--tmpfs /srv/haproc/state"),
-        told.index(f"--bind {FOLDER} {FOLDER}"),
+        command.index("--ro-bind-try /srv/haproc /srv/haproc"),
+        command.index("--tmpfs /srv/haproc/state"),
+        command.index(f"--bind {FOLDER} {FOLDER}"),
     )
-    assert shown < covered < own < told.index("--remount-ro /srv/haproc/state")
+    assert shown < covered < own < command.index("--remount-ro /srv/haproc/state")
     assert "--tmpfs /srv" not in made(["/opt/python"])
 
 
 def test_every_folder_except_the_working_folder_is_read_only() -> None:
-    told = made([])
-    assert told.count("--bind ") == 2  # and /tmp, which is in it
+    command = made([])
+    assert command.count("--bind ") == 2  # and /tmp, which is in it
     for path in ("/dev", "/proc", "/"):
-        assert f"--remount-ro {path} " in told
+        assert f"--remount-ro {path} " in command
 
 
 def test_tmp_is_the_working_folders_unless_a_shown_folder_lies_below_it() -> None:
@@ -69,7 +69,7 @@ ENDED = '{"ended": 0, "why": "%s", "cpu_s": %s}'
 
 
 @pytest.mark.parametrize(
-    ("told", "outcome", "code"),
+    ("lines", "outcome", "code"),
     [
         (['{"began": true}', '{"code": 0}', ENDED % ("", 1)], Outcome.SUCCESS, 0),
         (['{"began": true}', '{"code": 3}', ENDED % ("", 1)], Outcome.FAILED, 3),
@@ -88,11 +88,11 @@ ENDED = '{"ended": 0, "why": "%s", "cpu_s": %s}'
     ],
 )
 def test_last_lines_of_the_supervisor_give_the_programs_outcome(
-    told: list[str], outcome: Outcome, code: int | None
+    lines: list[str], outcome: Outcome, code: int | None
 ) -> None:
-    end = end_of(told, cpu_limit_s=5)
+    end = end_of(lines, cpu_limit_s=5)
     assert (end.outcome, end.code) == (outcome, code)
-    assert "no namespace" in end.why or told[:1] != ["bwrap: no namespace"]
+    assert "no namespace" in end.why or lines[:1] != ["bwrap: no namespace"]
 
 
 RING = """

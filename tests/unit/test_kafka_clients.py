@@ -41,7 +41,7 @@ CUT_CONNECTING = cut_while_connecting()
 
 
 @pytest.mark.parametrize(
-    ("attempts", "told"),
+    ("attempts", "reported"),
     [
         ([SLOW], SLOW),
         ([GONE, SLOW], GONE),
@@ -52,12 +52,12 @@ CUT_CONNECTING = cut_while_connecting()
     ],
 )
 def test_most_informative_error_of_the_attempts_is_reported(
-    attempts: list[Exception], told: Exception
+    attempts: list[Exception], reported: Exception
 ) -> None:
     failures = BootstrapFailure()
     for attempt in attempts:
         logged(failures, attempt)
-    assert failures.found is told
+    assert failures.found is reported
 
 
 def test_other_log_messages_are_no_failures() -> None:

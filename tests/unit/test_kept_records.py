@@ -45,13 +45,13 @@ from haproc.sessions.journal import Kept
 from haproc.spark_error import Context, details
 from tests.unit.kept_records import (
     DDL,
+    DETAILS,
     FAILURE,
     GOLDEN,
     ID,
     INSERT,
     JOBS,
     MESSAGES,
-    SAID,
     SESSIONS,
     STORED,
     kept,
@@ -318,10 +318,10 @@ def test_operation_size_is_the_size_of_its_write() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Decision(7, ID, DecisionKind.REJECT, "a", 3, replace(FAILURE, details=SAID)),
-        FailureReport(7, "a", 3, replace(FAILURE, details=SAID)),
-        Rows(7, ID, "a", 3, failure=replace(FAILURE, details=SAID)),
-        Passed(7, ID, "a", 3, replace(FAILURE, details=SAID)),
+        Decision(7, ID, DecisionKind.REJECT, "a", 3, replace(FAILURE, details=DETAILS)),
+        FailureReport(7, "a", 3, replace(FAILURE, details=DETAILS)),
+        Rows(7, ID, "a", 3, failure=replace(FAILURE, details=DETAILS)),
+        Passed(7, ID, "a", 3, replace(FAILURE, details=DETAILS)),
     ],
 )
 def test_error_details_of_spark_are_kept_in_the_record(message: Message) -> None:

@@ -23,7 +23,7 @@ ONE_PLACE = Limits(statements_max=1)
 SHAPES = pytest.mark.parametrize("headers", [{}, ARROW], ids=["whole", "streamed"])
 
 
-def asked(request_id: str, statement: str = "SELECT 1") -> Request:
+def request_of(request_id: str, statement: str = "SELECT 1") -> Request:
     return Request(request_id, SentSql(statement), "f", "anonymous", timeout_s=5)
 
 
@@ -45,12 +45,12 @@ async def test_statement_cancelled_before_it_begins_returns_its_permit(
     async with door(tmp_path, limits=ONE_PLACE) as rig:
         registry = rig.app[REGISTRY]
         rig.service.table["SELECT 1"] = Canned(hold=asyncio.Event())
-        execution = await registry.submit(StatementRequest(asked("r"), Delivery()))
+        execution = await registry.submit(StatementRequest(request_of("r"), Delivery()))
         await registry.cancel(execution)  # its task had no turn yet
         rig.service.table["SELECT 1"] = ONE
         assert execution.state is StatementState.CANCELED
         await given_back(rig)
-        async with asyncio.timeout(WAIT_S), registry.stream(asked("r")):
+        async with asyncio.timeout(WAIT_S), registry.stream(request_of("r")):
             pass  # nobody waits for what has ended
 
 
@@ -141,7 +141,7 @@ async def test_statement_answered_as_not_sent_when_haproc_stops_is_cancelled(
         registry = rig.app[REGISTRY]
         hold = asyncio.Event()
         rig.service.table["INSERT"] = Canned(hold=hold)  # not known to be a write as yet
-        execution = await registry.submit(StatementRequest(asked("r", "INSERT"), Delivery()))
+        execution = await registry.submit(StatementRequest(request_of("r", "INSERT"), Delivery()))
         waiting = asyncio.create_task(registry.wait(execution, None))
         await rig.service.started.wait()
         registry.request_admission.leave_all()
@@ -157,7 +157,7 @@ async def test_refusal_of_a_write_that_is_in_the_log_has_an_unknown_outcome(tmp_
     for queue_s in (0.0, 0.05):
         limits = Limits(statements_max=1, statement_queue_s=queue_s)
         async with door(tmp_path, limits=limits) as rig:
-            written = replace(asked("w"), operation_class=OperationClass.ASYNCHRONOUS)
+            written = replace(request_of("w"), operation_class=OperationClass.ASYNCHRONOUS)
             rig.service.written["anonymous", "w"] = written
             async with rig.app[REGISTRY].request_admission.permit("x"):
                 answer = await rig.get(f"{STATEMENTS}/w", 429)

@@ -144,11 +144,11 @@ async def test_members_exchange_heartbeats_and_reports_over_real_sockets(tmp_pat
             assert rig.members.beats[0] == BEAT
             beat_of_a = Beat("a", "1", 1, ("b",), True, State.READY)
 
-            def is_heard() -> bool:
+            def is_reachable() -> bool:
                 members.heartbeat(beat_of_a)
                 return members.peers()["a"].status is Reachability.REACHABLE
 
-            await until(is_heard)
+            await until(is_reachable)
             await until(lambda: rig.members.beats[-1].hears == ("a",))
             await until(lambda: members.peers()["a"].status is Reachability.DOWN)
             await until(lambda: members.is_gone("a"))
@@ -167,22 +167,22 @@ def test_members_tick_is_aligned_to_the_wall_clock(wall_s: float, left_s: float)
 async def test_members_run_forever_sends_a_heartbeat_at_each_tick_of_the_wall_clock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[tuple[float, float]] = []
+    calls: list[tuple[float, float]] = []
 
     def at_once(interval_s: float, wall_s: float) -> float:
-        asked.append((interval_s, wall_s))
+        calls.append((interval_s, wall_s))
         return 0.0
 
     monkeypatch.setattr("haproc.membership.members.until_tick", at_once)
     lines = NoLines()
     members = Members(RULES, ("b", "2"), ("a",), lines)
     task = asyncio.ensure_future(members.run_forever())
-    await until(lambda: len(asked) > 3)
+    await until(lambda: len(calls) > 3)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert [type(each) for each in lines.sent].count(Beat) == len(asked)
-    assert all(each == RULES.heartbeat_interval_s for each, _ in asked)
-    assert all(abs(wall_s - time.time()) < 60 for _, wall_s in asked)
+    assert [type(each) for each in lines.sent].count(Beat) == len(calls)
+    assert all(each == RULES.heartbeat_interval_s for each, _ in calls)
+    assert all(abs(wall_s - time.time()) < 60 for _, wall_s in calls)
 
 
 async def test_members_state_change_is_reported_at_the_next_tick() -> None:

@@ -161,14 +161,14 @@ def test_string_columns_are_found_by_arrow_type_and_by_spark_type() -> None:
 
 
 class Engine:
-    """Returns the columns of a table, and counts how often it is asked."""
+    """Returns the columns of a table, and counts the lookups."""
 
     def __init__(self, columns: Sequence[Column] | None) -> None:
-        self.columns, self.asked = columns, 0
+        self.columns, self.lookups = columns, 0
 
     async def table_columns(self, table: str) -> Sequence[Column]:
         assert table == T
-        self.asked += 1
+        self.lookups += 1
         if self.columns is None:
             raise EngineError(ErrorKind.APPLICATION, "", error_class="TABLE_OR_VIEW_NOT_FOUND")
         return self.columns
@@ -179,7 +179,7 @@ def nobody(*_: Any) -> Any:
 
 
 class LookedAtError(Exception):
-    """Spark was asked to analyze a plan."""
+    """Spark received a plan for analysis."""
 
 
 class Analysis:
@@ -221,22 +221,22 @@ class Way:
         return self._blobs[name]
 
     async def goes(self, program: Program, settings: Settings = Settings()) -> Operation:  # noqa: B008
-        asked = await self._asked(recorded(program), settings=settings)
-        return (await self._making.operation(asked)).operation
+        understood = await self._understood(recorded(program), settings=settings)
+        return (await self._making.operation(understood)).operation
 
     async def taken(self, plan: Any, session: Any) -> Taken:
-        return await self._making._plans.taken(await self._asked(plan, session))
+        return await self._making._plans.taken(await self._understood(plan, session))
 
-    async def _asked(
+    async def _understood(
         self,
         plan: Any,
         session: Any = None,
         settings: Settings = Settings(),  # noqa: B008
     ) -> Understood:
-        asked = await read_at_door(
+        received = await read_at_door(
             protos.base.ExecutePlanRequest(session_id="s", plan=plan).SerializeToString()
         )
-        request = await self._classifying.with_read(Request("r", asked.statement, "f"))
+        request = await self._classifying.with_read(Request("r", received.statement, "f"))
         statement = await self._classifying.request(request, settings)
         return Understood(request, session, settings, statement)
 
@@ -256,18 +256,18 @@ async def test_append_of_numbers_is_made_without_analysis_or_table_lookup(
     assert (op.kind, op.operation_class) == (Kind.INSERT, OperationClass.ASYNCHRONOUS)
     assert (op.reads, op.writes, op.tables_known) == (frozenset(), {T}, True)
     assert (op.rests_on, op.analyzed_to, op.redefines) == (frozenset(), None, frozenset())
-    assert way.engine.asked == 0 and not way.foreseen
+    assert way.engine.lookups == 0 and not way.foreseen
 
 
 async def test_save_as_table_checks_once_that_its_table_exists_until_a_definition_changes() -> None:
     way = Way(COLUMNS)
-    for epoch, asked in ((0, 1), (0, 1), (1, 2)):
+    for epoch, count in ((0, 1), (0, 1), (1, 2)):
         way.analysis.now = epoch
         op = await way.goes(lambda s: numbers(s).write.mode("append").saveAsTable("t"))
         assert isinstance(op.write, SparkPlan)
         assert (op.kind, op.operation_class) == (Kind.INSERT, OperationClass.ASYNCHRONOUS)
         assert (op.rests_on, op.analyzed_to, op.redefines) == ({T}, 7, frozenset())
-        assert way.engine.asked == asked
+        assert way.engine.lookups == count
     assert {op.kind for op in way.foreseen} <= {Kind.INSERT}
 
 
@@ -276,7 +276,7 @@ async def test_save_as_table_that_creates_its_table_is_analyzed() -> None:
     for _ in range(2):
         with pytest.raises(LookedAtError):
             await way.goes(lambda s: numbers(s).write.mode("append").saveAsTable("t"))
-    assert way.engine.asked == 2
+    assert way.engine.lookups == 2
     assert {op.kind for op in way.foreseen} == {Kind.CREATE_TABLE_AS}
 
 

@@ -49,12 +49,12 @@ async def test_log_end_is_read_after_the_call_that_asks_for_it() -> None:
 async def test_callers_at_the_same_time_share_one_request() -> None:
     log = Log()
     ends = LogEnd(log.read)
-    asked = [asyncio.ensure_future(ends.read_log_end()) for _ in range(10)]
+    reads = [asyncio.ensure_future(ends.read_log_end()) for _ in range(10)]
     await turns()
     assert len(log.calls) == 1
-    asked[0].cancel()  # others wait for it still
+    reads[0].cancel()  # others wait for it still
     log.calls[0].set_result(None)
-    assert await asyncio.gather(*asked[1:]) == [0] * 9
+    assert await asyncio.gather(*reads[1:]) == [0] * 9
 
 
 async def test_failed_request_fails_only_the_callers_that_shared_it() -> None:

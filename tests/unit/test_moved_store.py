@@ -14,7 +14,7 @@ from haproc.jobs.keeping import RingView, steps
 from haproc.jobs.model import BatchState, Ending, Outcome
 from haproc.sessions.durable import RECORDS, Adoption, Key, Written, stored_session
 from haproc.sessions.journal import StateEntry
-from tests.unit.test_jobs_history import ASKED, attempt
+from tests.unit.test_jobs_history import SUBMISSION, attempt
 
 
 async def moved(store: MemoryKeyValueStore, file: Path) -> MemoryKeyValueStore:
@@ -33,8 +33,8 @@ async def test_moved_jobs_keep_their_ids_and_do_not_run_again(tmp_path: Path) ->
     names = map(str, count())
     store = MemoryKeyValueStore()
     book = Book(store, lambda: next(names))
-    late = await book.submit(replace(ASKED, request_id="z"))
-    early = await book.submit(replace(ASKED, request_id="b"))  # the first one by its key
+    late = await book.submit(replace(SUBMISSION, request_id="z"))
+    early = await book.submit(replace(SUBMISSION, request_id="b"))  # the first one by its key
     for job in (late, early):
         await book.store_event(job.id, attempt("1"))
         await book.store_event(job.id, Ending("1", Outcome.SUCCESS, 0, "", 3_000))

@@ -25,28 +25,30 @@ from haproc.route.caching import Narrowing
 from haproc.route.classifying import Understood
 from haproc.route.model import Request, SentPlan, SentSql
 from haproc.route.readings import ANY_MOMENT, on_reading
-from tests.unit.made_readings import files, said, table, view
+from tests.unit.made_readings import files, reading_json, table, view
 from tests.unit.operations import ddl, insert, table_as, table_ddl, unknown_tables
 
 X = "spark_catalog.s.x"
 Y = "spark_catalog.s.y"
 SLOW = "spark_catalog.s.slow"
-OF_VIEW = said(view("spark_catalog.s.v", table(X)))
-OF_FILES = said(files())
+OF_VIEW = reading_json(view("spark_catalog.s.v", table(X)))
+OF_FILES = reading_json(files())
 
 
 def reading(*tables: str) -> str:
     """Return the reading of a query of these tables."""
-    return said(*(table(each, "parquet" if each.endswith(".v") else "delta") for each in tables))
+    return reading_json(
+        *(table(each, "parquet" if each.endswith(".v") else "delta") for each in tables)
+    )
 
 
 class Cluster:
     """A cluster that has read some records, and its Spark's reading of one query."""
 
-    def __init__(self, said: str = "") -> None:
+    def __init__(self, reading_text: str = "") -> None:
         self.schedule = Schedule("a", Progress(), 0, BatchLimits())
         self.definitions = Definitions(1_000)
-        self.said = said
+        self.reading_text = reading_text
         self.analyzed = 0
         self.watermarks = SimpleNamespace(definitions_applied=0)
         self.meanwhile: Callable[[], None] = lambda: None
@@ -59,12 +61,14 @@ class Cluster:
 
     # -- stands for haproc.route.readings
 
-    async def query(self, asked: SqlText | SparkPlan, settings: Settings, user: str) -> JudgedQuery:
+    async def query(
+        self, statement: SqlText | SparkPlan, settings: Settings, user: str
+    ) -> JudgedQuery:
         self.analyzed += 1
-        if not self.said:
+        if not self.reading_text:
             raise EngineError(ErrorKind.APPLICATION, "no such table")
         self.meanwhile()
-        return on_reading(self.said, "", judge_query, Facts(), ANY_MOMENT)
+        return on_reading(self.reading_text, "", judge_query, Facts(), ANY_MOMENT)
 
     # -- the log
 
@@ -74,20 +78,20 @@ class Cluster:
             self.definitions.note(offset, op)
             self.schedule.enter_operation(offset, op)
 
-    def told(self, session: Any = None) -> Callable[[], int] | None:
+    def find_bound(self, session: Any = None) -> Callable[[], int] | None:
         """Return a function that computes the offset below which the query shows everything."""
         sql = "SELECT …"
         tables = frozenset[str]()
         statement = Classified(
             sql, Kind.SELECT, OperationClass.QUERY, tables, tables, True, "default"
         )
-        asked = Understood(Request("r", SentSql(sql), "", "u"), session, Settings(), statement)
-        return asyncio.run(self.narrowing.applied(asked))
+        understood = Understood(Request("r", SentSql(sql), "", "u"), session, Settings(), statement)
+        return asyncio.run(self.narrowing.applied(understood))
 
     def applied(self) -> int | None:
         """Return that offset now; None if it is not known."""
-        told = self.told()
-        return None if told is None else told()
+        bound = self.find_bound()
+        return None if bound is None else bound()
 
 
 def slow() -> Operation:
@@ -139,7 +143,7 @@ def test_query_of_more_than_plain_tables_waits_for_everything(plan: str) -> None
 def test_query_in_a_session_waits_for_everything() -> None:
     cluster = Cluster(reading(X))
     cluster.read(slow())
-    assert cluster.told(session=object()) is None
+    assert cluster.find_bound(session=object()) is None
     assert cluster.analyzed == 0
 
 
@@ -159,11 +163,11 @@ def test_query_whose_table_or_view_may_become_another_one_waits_for_everything(
 def test_query_waits_for_everything_if_its_table_is_redefined_after_the_analysis() -> None:
     cluster = Cluster(reading(X))
     cluster.read(slow())
-    told = cluster.told()
-    assert told is not None
-    assert told() == 1
+    bound = cluster.find_bound()
+    assert bound is not None
+    assert bound() == 1
     cluster.read(table_as("1", Y, X, origin="b"))
-    assert told() == cluster.schedule.low == 0
+    assert bound() == cluster.schedule.low == 0
 
 
 def test_query_waits_for_everything_if_a_definition_changes_during_the_analysis() -> None:
@@ -195,14 +199,14 @@ class OfSession(Cluster):
         now = self.session.changes
         return lambda: bool(self.session.changes == now)
 
-    def told(self, session: Any = None) -> Callable[[], int] | None:
+    def find_bound(self, session: Any = None) -> Callable[[], int] | None:
         statement = Classified(
             "", Kind.SELECT, OperationClass.QUERY, self.reads, frozenset(), True, "default"
         )
         sent = SentPlan(self.sent.SerializeToString())
         request = Request("r", sent, "", "u", session_id="s")
-        asked = Understood(request, self.session, Settings(), statement)
-        return asyncio.run(self.narrowing.applied_in(asked, self.session))
+        understood = Understood(request, self.session, Settings(), statement)
+        return asyncio.run(self.narrowing.applied_in(understood, self.session))
 
 
 def table_plan() -> Any:
@@ -266,7 +270,7 @@ def test_query_of_a_session_with_temporary_objects_waits_for_everything() -> Non
 
 def test_query_of_a_session_that_changes_meanwhile_waits_for_everything() -> None:
     cluster = beside(OfSession(reading(X)))
-    told = cluster.told()
-    assert told is not None and told() == 1
+    bound = cluster.find_bound()
+    assert bound is not None and bound() == 1
     cluster.session.changes += 1
-    assert told() == 0
+    assert bound() == 0

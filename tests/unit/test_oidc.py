@@ -89,13 +89,13 @@ class Provider:
     def __init__(self, settings: Oidc = OIDC) -> None:
         self.keys: list[dict[str, Any]] = list(KEYS)
         self.issuer, self.jwks_url = ISSUER, f"{ISSUER}/keys"
-        self.asked: list[str] = []
+        self.fetched: list[str] = []
         self.away = False
         self.now_s = 0.0
         self.users = OidcUsers(settings, lambda: self.now_s, self.fetch)
 
     async def fetch(self, url: str) -> Mapping[str, Any]:
-        self.asked.append(url)
+        self.fetched.append(url)
         await asyncio.sleep(0)
         if self.away:
             raise FetchError(f"{url} is away")
@@ -131,7 +131,7 @@ async def test_valid_token_gives_the_user_and_its_rights(
 
 
 @pytest.mark.parametrize(
-    ("token", "told"),
+    ("token", "reason"),
     [
         (lambda: signed(exp=int(time.time()) - 3600), "it has expired"),
         (lambda: signed(exp=None), "it lacks a claim"),
@@ -156,11 +156,11 @@ async def test_valid_token_gives_the_user_and_its_rights(
     ],
 )
 async def test_invalid_token_is_refused_with_the_reason(
-    token: Callable[[], str], told: str
+    token: Callable[[], str], reason: str
 ) -> None:
     error = await Provider().error(token())
     assert error.error_class == "HAPROC_UNAUTHENTICATED"
-    assert told in error.message
+    assert reason in error.message
 
 
 async def test_algorithms_with_shared_secrets_are_refused_in_a_configuration() -> None:
@@ -210,7 +210,7 @@ def test_claim_of_roles_may_be_inside_an_object(given: dict[str, Any], path: str
 async def test_keys_are_discovered_at_the_provider_and_fetched_once() -> None:
     provider = Provider()
     await asyncio.gather(*(provider.users.user_of(signed()) for _ in range(20)))
-    assert provider.asked == [f"{ISSUER}/.well-known/openid-configuration", f"{ISSUER}/keys"]
+    assert provider.fetched == [f"{ISSUER}/.well-known/openid-configuration", f"{ISSUER}/keys"]
 
 
 async def test_new_key_is_fetched_at_once_but_unknown_keys_are_not_fetched_repeatedly() -> None:
@@ -219,10 +219,10 @@ async def test_new_key_is_fetched_at_once_but_unknown_keys_are_not_fetched_repea
     provider.keys = [public(OTHER, "r2")]
     provider.now_s = AGAIN_S
     assert (await provider.users.user_of(signed(OTHER, key_id="r2")))[0] == "ann@example.com"
-    assert len(provider.asked) == 2
+    assert len(provider.fetched) == 2
     for number in range(100):  # keys that somebody made up
         await provider.error(signed(OTHER, key_id=f"made up {number}"))
-    assert len(provider.asked) == 2
+    assert len(provider.fetched) == 2
     assert "no such key" in (await provider.error(signed())).message  # the old one was withdrawn
 
 
@@ -233,7 +233,7 @@ async def test_known_keys_are_used_while_the_provider_is_away() -> None:
     for _ in range(10):
         await provider.users.user_of(signed())
         await asyncio.sleep(0.001)
-    assert len(provider.asked) == 3
+    assert len(provider.fetched) == 3
 
 
 async def test_old_keys_are_fetched_again_without_delaying_a_request() -> None:
@@ -242,7 +242,7 @@ async def test_old_keys_are_fetched_again_without_delaying_a_request() -> None:
     provider.keys, provider.now_s = [public(OTHER, "r1")], OIDC.keys_kept_s
     await provider.users.user_of(signed())
     async with asyncio.timeout(5):
-        while len(provider.asked) < 4:  # noqa: ASYNC110
+        while len(provider.fetched) < 4:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     await asyncio.sleep(0.01)
     assert "signature" in (await provider.error(signed())).message
@@ -251,7 +251,7 @@ async def test_old_keys_are_fetched_again_without_delaying_a_request() -> None:
 async def test_client_that_disconnects_cancels_no_fetch_of_keys() -> None:
     provider = Provider()
     asking = asyncio.create_task(provider.users.user_of(signed(key_id="unknown")))
-    while not provider.asked:  # noqa: ASYNC110
+    while not provider.fetched:  # noqa: ASYNC110
         await asyncio.sleep(0)
     asking.cancel()
     await asyncio.wait({asking})
@@ -323,7 +323,7 @@ async def test_configured_provider_is_queried_over_http(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reason"),
     [
         (web.json_response({"keys": KEYS}), ""),
         (web.json_response({}, status=500), "answers 500"),
@@ -334,14 +334,14 @@ async def test_configured_provider_is_queried_over_http(tmp_path: Path) -> None:
     ],
 )
 async def test_fetch_json_returns_a_json_object_or_raises_a_fetch_error(
-    answer: web.Response, told: str
+    answer: web.Response, reason: str
 ) -> None:
     async def answers(_: web.BaseRequest) -> web.Response:
         return answer
 
     async with served(answers) as url:
-        if told:
-            with pytest.raises(FetchError, match=told):
+        if reason:
+            with pytest.raises(FetchError, match=reason):
                 await fetch_json(url)
         else:
             assert await fetch_json(url) == {"keys": KEYS}

@@ -23,7 +23,7 @@ def test_first_matching_rule_applies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operations", "asked_at", "count"),
+    ("operations", "looked_at", "count"),
     [
         (["WRITE", "MERGE", "OPTIMIZE", "WRITE"], -1, 2),
         (["WRITE", "WRITE"], -1, 2),
@@ -35,11 +35,11 @@ def test_first_matching_rule_applies() -> None:
     ],
 )
 def test_commits_are_counted_back_to_the_last_optimize(
-    operations: list[str], asked_at: int, count: int
+    operations: list[str], looked_at: int, count: int
 ) -> None:
     newest = len(operations) - 1
     history = [(newest - at, operation) for at, operation in enumerate(operations)]
-    assert commits_since(history, asked_at) == count
+    assert commits_since(history, looked_at) == count
 
 
 class Ring:

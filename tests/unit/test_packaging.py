@@ -199,8 +199,8 @@ def test_pods_have_probes_restricted_rights_and_enough_time_to_drain() -> None:
             ("readinessProbe", "/readyz"),
         ):
             # The client door is closed while its cluster is down.
-            asked = {"path": path, "port": "peers", "scheme": "HTTPS"}  # as the ring has `tls`
-            assert container[probe]["httpGet"] == asked
+            expected = {"path": path, "port": "peers", "scheme": "HTTPS"}  # as the ring has `tls`
+            assert container[probe]["httpGet"] == expected
         rights = container["securityContext"]
         assert rights["readOnlyRootFilesystem"] and not rights["allowPrivilegeEscalation"]
         assert rights["capabilities"] == {"drop": ["ALL"]}

@@ -102,17 +102,17 @@ async def spooled(spools: Spools, data: bytes) -> SpooledBody:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "reason"),
     [
         (KILLER, "not a Parquet file"),
         (parquet(pa.table({"n": [1], "x": [2]})), "the table has no column x"),
     ],
 )
 async def test_parquet_file_that_does_not_fit_or_crashes_its_reader_is_refused(
-    spools: Spools, nothing_left: None, data: bytes, told: str
+    spools: Spools, nothing_left: None, data: bytes, reason: str
 ) -> None:
     body = await spooled(spools, data)
-    with closing(body._file), pytest.raises(RequestError, match=told) as raised:
+    with closing(body._file), pytest.raises(RequestError, match=reason) as raised:
         await body.fit(COLUMNS)
     assert raised.value.error_class == ErrorClass.ROWS_MISFIT
     assert raised.value.kind is FailureKind.REFUSED
@@ -187,11 +187,11 @@ def test_reader_ends_with_its_haproc_during_any_work(tmp_path: Path, nothing_lef
         file.flush()
         worker = Worker(WORKER, (file.fileno(),))
         form = Form(FormKind.JSON_LINES)
-        asked: Any = (file.fileno(), file.tell(), COLUMNS, 1 << 20, form)
+        request: Any = (file.fileno(), file.tell(), COLUMNS, 1 << 20, form)
 
         def ask() -> None:
             with pytest.raises(WorkerDiedError):
-                worker.exchange(asked)
+                worker.exchange(request)
 
         asking = Thread(target=ask)
         asking.start()

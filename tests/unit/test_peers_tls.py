@@ -35,7 +35,7 @@ def seen_by_b(folder: Path, rig: Rig, tls: Tls) -> Config:
     return dataclasses.replace(config, clusters=clusters, tls=tls, membership=RULES)
 
 
-async def asked(config: Config, certificates: Certificates | None) -> None:
+async def request_status(config: Config, certificates: Certificates | None) -> None:
     """Ask the peer for its status; raise PeerUnavailableError."""
     async with contextlib.aclosing(PeerDoors(config, "b", certificates)) as doors:
         assert await HttpPeers(doors).status("a", 5.0)
@@ -55,7 +55,7 @@ def test_heartbeats_and_requests_use_tls_with_certificates_of_both_sides(
                 await until(lambda: len(rig.members.beats) >= 5, links)
                 assert set(rig.members.beats) == {BEAT}
                 assert len(rig.listener._permits) == 1 and links.silent() == frozenset()
-                await asked(config, certificates)
+                await request_status(config, certificates)
 
     run(both())
 
@@ -89,7 +89,7 @@ def test_peer_with_a_wrong_certificate_gets_no_heartbeats_and_is_logged_once(
                 await until(lambda: "no TLS with a at 127.0.0.1" in caplog.text, links)
                 await until(lambda: links.silent() == {"a"}, links)
                 with pytest.raises(PeerUnavailableError, match=r"peer a at https://127\.0\.0\.1"):
-                    await asked(config, certificates)
+                    await request_status(config, certificates)
             assert not rig.members.beats
 
     run(refused())
@@ -116,7 +116,7 @@ def test_haproc_without_the_rings_certificate_is_refused_and_logged(
                     await until(lambda: "no TLS with a at" in caplog.text, links)
                 await until(lambda: "no TLS with 127.0.0.1" in caplog.text, links)
                 with pytest.raises(PeerUnavailableError):
-                    await asked(config, read_certificates(config.tls))
+                    await request_status(config, read_certificates(config.tls))
             assert not rig.members.beats
 
     run(refused())
@@ -152,8 +152,8 @@ async def test_links_to_peers_use_reloaded_certificates(tmp_path: Path) -> None:
         async with contextlib.aclosing(Links(config, "b", certificates)) as links:
             await until(lambda: links.silent() == {"a"}, links)
             with pytest.raises(PeerUnavailableError):
-                await asked(config, certificates)
+                await request_status(config, certificates)
             trusted.write_bytes(ca.read_bytes())
             certificates.reload()
             await until(lambda: len(rig.members.beats) > 0, links)
-            await asked(config, certificates)
+            await request_status(config, certificates)

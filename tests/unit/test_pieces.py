@@ -34,9 +34,9 @@ def schema(*kinds: str) -> bytes:
 
 
 def limit(kinds: tuple[str, ...], rows_max: int = 10**9) -> Any:
-    asked = attempt(QUERY, schema(*kinds), rows_max)
-    limit = protos.base.Plan.FromString(asked.plan.plan).root.limit
-    assert limit.limit == asked.rows_max + 1
+    attempted = attempt(QUERY, schema(*kinds), rows_max)
+    limit = protos.base.Plan.FromString(attempted.plan.plan).root.limit
+    assert limit.limit == attempted.rows_max + 1
     return limit
 
 
@@ -81,27 +81,27 @@ def test_piece_of_a_file_is_selected_by_its_row_numbers() -> None:
 
 
 def test_attempt_on_rows_of_fixed_width_is_bounded_by_rows_only() -> None:
-    asked = limit(("long", "double"))
-    assert asked.limit - 1 == ANSWER_BYTES_MAX // 32
+    relation = limit(("long", "double"))
+    assert relation.limit - 1 == ANSWER_BYTES_MAX // 32
     assert limit(("long",), 2).limit == 3
-    *columns, wide = asked.input.project.expressions
+    *columns, wide = relation.input.project.expressions
     assert [each.expression_string.expression for each in columns] == ["c1", "c2"]
     assert wide.expression_string.expression == "NOT (true) AS wide"
 
 
 def test_attempt_on_rows_of_variable_width_leaves_out_values_that_are_too_wide() -> None:
-    asked = limit(("long", "string", "variant"))
-    assert asked.limit - 1 == ATTEMPT_ROWS_MAX
+    relation = limit(("long", "string", "variant"))
+    assert relation.limit - 1 == ATTEMPT_ROWS_MAX
     room = ANSWER_BYTES_MAX // ATTEMPT_ROWS_MAX - 8
-    texts = [each.expression_string.expression for each in asked.input.project.expressions]
+    texts = [each.expression_string.expression for each in relation.input.project.expressions]
     assert all(f"<= {room}" in text for text in texts)
     assert texts[1].startswith("CASE WHEN ") and texts[1].endswith(" THEN c2 END AS c2")
     assert "octet_length(c2)" in texts[3] and "CAST(c3 AS STRING)" in texts[3]
 
 
 def test_attempt_on_very_many_columns_is_for_few_rows() -> None:
-    asked = limit(("decimal",) * 5000)
-    assert (asked.limit - 1) * 16 * 5000 <= ANSWER_BYTES_MAX
+    relation = limit(("decimal",) * 5000)
+    assert (relation.limit - 1) * 16 * 5000 <= ANSWER_BYTES_MAX
 
 
 def test_types_that_no_table_can_hold_are_found_at_any_depth() -> None:

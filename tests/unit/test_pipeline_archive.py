@@ -55,8 +55,10 @@ class Log:
         if body is not None:
             self.archived.append(body["below"])
             return HttpAnswer(b"{}", headers)  # type: ignore[arg-type]
-        asked, rows = (int(part.partition("=")[2]) for part in path.partition("?")[2].split("&"))
-        start = max(asked, self.start)
+        requested, rows = (
+            int(part.partition("=")[2]) for part in path.partition("?")[2].split("&")
+        )
+        start = max(requested, self.start)
         found = [offset for offset in self.operations if offset >= start]
         end = found[rows] if len(found) > rows else self.end
         operation_rows = [{"offset": offset, "kind": "insert"} for offset in found[:rows]]

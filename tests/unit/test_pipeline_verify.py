@@ -32,11 +32,11 @@ class Ring(ClientDoors):
     def __init__(self, *answers: dict[str, Any] | RingError) -> None:
         super().__init__(["a", "b"])
         self.answers = list(answers)
-        self.asked: list[str] = []
+        self.paths: list[str] = []
         self.now = 0.0
 
     def ask(self, path: str, body: object = None) -> HttpAnswer:
-        self.asked.append(path)
+        self.paths.append(path)
         if body is not None:
             return HttpAnswer(b'{"marker": 7}', Message())  # type: ignore[arg-type]
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -52,38 +52,38 @@ class Ring(ClientDoors):
 
 
 def test_verification_is_awaited_until_it_is_complete() -> None:
-    asked = Ring(found(False, a=EQUAL, b=SILENT), found(True, a=EQUAL, b=EQUAL))
-    assert equal(asked.verified(60))
-    assert asked.asked == [PATH, f"{PATH}/7", f"{PATH}/7"] and asked.now == POLL_S
+    haprocs = Ring(found(False, a=EQUAL, b=SILENT), found(True, a=EQUAL, b=EQUAL))
+    assert equal(haprocs.verified(60))
+    assert haprocs.paths == [PATH, f"{PATH}/7", f"{PATH}/7"] and haprocs.now == POLL_S
 
 
 def test_cluster_that_never_answers_is_awaited_up_to_the_time_limit() -> None:
-    asked = Ring(found(False, a=EQUAL, b=SILENT))
-    came_to = asked.verified(60)
-    assert asked.now == 60 and not equal(came_to)
+    haprocs = Ring(found(False, a=EQUAL, b=SILENT))
+    came_to = haprocs.verified(60)
+    assert haprocs.now == 60 and not equal(came_to)
     assert findings_text(came_to) == (
         "verification at offset 7: a equal, b unavailable (READY); not all have reported in time"
     )
 
 
 def test_haproc_that_has_not_read_the_marker_is_skipped() -> None:
-    asked = Ring(RingError("no verification", 404), found(True, a=EQUAL))
-    assert equal(asked.verified(60)) and asked.at == 1
+    haprocs = Ring(RingError("no verification", 404), found(True, a=EQUAL))
+    assert equal(haprocs.verified(60)) and haprocs.at == 1
 
 
 def test_marker_that_no_haproc_reads_is_an_error_at_the_time_limit() -> None:
-    asked = Ring(RingError("no verification", 404))
+    haprocs = Ring(RingError("no verification", 404))
     with pytest.raises(RingError, match="no HAProc has read the marker"):
-        asked.verified(60)
-    assert asked.now == 60
+        haprocs.verified(60)
+    assert haprocs.now == 60
 
 
 @pytest.mark.parametrize("status", [401, None])
 def test_refusal_ends_the_wait_at_once(status: int | None) -> None:
-    asked = Ring(RingError("refused", status))
+    haprocs = Ring(RingError("refused", status))
     with pytest.raises(RingError, match="refused"):
-        asked.verified(60)
-    assert asked.now == 0
+        haprocs.verified(60)
+    assert haprocs.now == 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What Spark is asked about plans, and how its answer is read."""
+"""Tests of the questions to Spark about plans, and of the reading of its answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from haproc.route.plan_questions import (
 from tests.unit.recorded_plans import recorded
 
 
-def asked(data: bytes) -> Any:
+def relation_of(data: bytes) -> Any:
     return protos.base.Plan.FromString(data).root
 
 
@@ -35,7 +35,7 @@ def test_input_question_leaves_out_many_rows_and_keeps_their_columns() -> None:
     assert plan.ByteSize() > 10_000
     question = input_question(plan)
     assert question is not None and len(question) < 2_000
-    assert asked(question).WhichOneof("rel_type") == "filter"
+    assert relation_of(question).WhichOneof("rel_type") == "filter"
     assert plan.ByteSize() > 10_000  # the write itself has them still
 
 
@@ -91,7 +91,7 @@ def test_condition_question_applies_a_condition_to_the_target(name: str) -> None
         return s.range(1).write.option("ReplaceWhere", "id > 3").insertInto("x.t", overwrite=True)
 
     (question,) = condition_questions(recorded(program))
-    filtered = asked(question).filter
+    filtered = relation_of(question).filter
     assert filtered.input.read.named_table.unparsed_identifier == "x.t"
     assert filtered.condition.WhichOneof("expr_type") is not None
 
@@ -112,7 +112,7 @@ def merge(s: Any) -> Any:
 
 
 def test_condition_questions_show_each_expression_of_a_merge_over_its_possible_input() -> None:
-    on, matched, missing, surplus = map(asked, condition_questions(recorded(merge)))
+    on, matched, missing, surplus = map(relation_of, condition_questions(recorded(merge)))
     assert on.join.left.read.named_table.unparsed_identifier == "t"
     assert [len(each.project.expressions) for each in (matched, missing, surplus)] == [2, 1, 1]
     assert matched.project.input.HasField("join")
@@ -123,7 +123,7 @@ def test_condition_questions_show_each_expression_of_a_merge_over_its_possible_i
 def test_condition_question_uses_the_given_rows_in_place_of_the_source() -> None:
     rows = empty_rows([("id", "bigint"), ("a b", "string")])
     on, *_ = condition_questions(recorded(merge), rows)
-    assert asked(on).join.right.local_relation.schema == "`id` bigint, `a b` string"
+    assert relation_of(on).join.right.local_relation.schema == "`id` bigint, `a b` string"
 
 
 def test_text_with_dataframes_is_explained_and_rewritten_with_them() -> None:
@@ -132,7 +132,7 @@ def test_text_with_dataframes_is_explained_and_rewritten_with_them() -> None:
     assert (
         changed.command.sql_command.input.with_relations.root.sql.query == "INSERT INTO t TABLE d"
     )
-    question = asked(text_question(plan, "EXPLAIN EXTENDED x"))
+    question = relation_of(text_question(plan, "EXPLAIN EXTENDED x"))
     assert question.with_relations.root.sql.query == "EXPLAIN EXTENDED x"
     assert len(question.with_relations.references) == 1
 
@@ -165,7 +165,7 @@ def test_defined_by_returns_the_metadata_keys_of_spark_and_delta_definitions() -
 
 def kinds(program: Callable[[Any], Any]) -> list[str]:
     """Return the relations that are read of a program's plan, by the kinds of their roots."""
-    return [asked(each).WhichOneof("rel_type") for each in table_questions(recorded(program))]
+    return [relation_of(each).WhichOneof("rel_type") for each in table_questions(recorded(program))]
 
 
 def test_dataframe_that_spark_only_analyzes_is_read_as_a_whole() -> None:

@@ -20,7 +20,7 @@ from haproc.failure import ErrorClass
 from tests.unit.recorded_plans import recorded, refused
 
 
-def asked(kind: str, relation: Any) -> Any:
+def analysis_request(kind: str, relation: Any) -> Any:
     request = protos.base.AnalyzePlanRequest()
     message = getattr(request, kind)
     message.SetInParent()
@@ -38,22 +38,25 @@ def test_read_analysis_of_a_plan_that_writes_is_refused_for_every_kind_of_questi
     nested = protos.relations.Relation()
     nested.limit.input.CopyFrom(dropped)
     for relation in (dropped, nested):
-        assert refused(read_analysis, asked(kind, relation)) == ErrorClass.NESTED_WRITE
+        assert refused(read_analysis, analysis_request(kind, relation)) == ErrorClass.NESTED_WRITE
     text = recorded(lambda s: s.sql("execute immediate 'drop table t'").collect()).root
-    reading = read_analysis(asked(kind, text))  # it is refused whatever Spark makes of the text
+    # It is refused whatever Spark makes of the text.
+    reading = read_analysis(analysis_request(kind, text))
     assert refused(classify_plan, reading, Context(), Rules.builtin()) == ErrorClass.NESTED_WRITE
 
 
 @pytest.mark.parametrize("kind", sorted(commands.EXPLAINED))
 def test_read_analysis_of_a_query_returns_the_names_that_it_reads(kind: str) -> None:
-    reading = read_analysis(asked(kind, recorded(lambda s: s.table("a.b").collect()).root))
+    reading = read_analysis(
+        analysis_request(kind, recorded(lambda s: s.table("a.b").collect()).root)
+    )
     assert (reading.does, reading.names) == (Does.QUERIES, {("a", "b")})
     assert reading.kind is (Kind.CACHE if kind in ("persist", "unpersist") else Kind.EXPLAIN)
 
 
 @pytest.mark.parametrize("kind", sorted(commands.PLAIN))
 def test_read_analysis_without_a_plan_is_a_query(kind: str) -> None:
-    assert read_analysis(asked(kind, None)).does is Does.QUERIES
+    assert read_analysis(analysis_request(kind, None)).does is Does.QUERIES
 
 
 def test_read_analysis_of_a_command_is_refused() -> None:

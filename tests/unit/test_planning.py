@@ -26,7 +26,7 @@ class Statements:
         self._planning = planning
         self._sizes = sizes
         self.planned: list[str] = []
-        self._told: dict[str, Planned] = {}
+        self._by_name: dict[str, Planned] = {}
         self._go_on: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -49,14 +49,14 @@ class Statements:
 
     give_up = cancel
 
-    def tells(self, name: str, phase: Phase) -> None:
+    def report_phase(self, name: str, phase: Phase) -> None:
         """Report a phase of the statement, as the driver does."""
-        self._told[name](phase)
+        self._by_name[name](phase)
 
     async def _run(self, name: str) -> None:
         size = self._sizes.get(name, 0)
         async with self._planning.turn(name[0], WAIT_S, size) as planned:
-            self._told[name] = planned
+            self._by_name[name] = planned
             self.planned.append(name)
             await self._go_on[name].wait()
 
@@ -130,20 +130,20 @@ def rows() -> Any:
     return response
 
 
-@pytest.mark.parametrize("said", [running(), rows()])
+@pytest.mark.parametrize("response", [running(), rows()])
 @pytest.mark.parametrize("as_bytes", [False, True])
 async def test_statement_counts_until_its_tasks_run_or_its_rows_arrive(
-    said: Any, as_bytes: bool
+    response: Any, as_bytes: bool
 ) -> None:
     planning, tasks = Planning(Shares(1), Shares(1)), Tasks(lambda: 0.0)
     begun, progress = Response(session_id="s"), Response()
     progress.execution_progress.num_inflight_tasks = 0
 
-    def receive(told: Any) -> None:
+    def receive(response: Any) -> None:
         if as_bytes:
-            report.receive_bytes(told.SerializeToString())
+            report.receive_bytes(response.SerializeToString())
         else:
-            report.receive(told)
+            report.receive(response)
 
     async with planning.turn("a", WAIT_S) as planned:
         report = tasks.begin(planned)
@@ -152,9 +152,9 @@ async def test_statement_counts_until_its_tasks_run_or_its_rows_arrive(
         waiting = asyncio.create_task(_turns(planning))
         await settled()
         assert not waiting.done()
-        receive(said)
+        receive(response)
         await asyncio.wait_for(waiting, WAIT_S)
-        receive(said)  # said again, it gives no place that another one has
+        receive(response)  # received again, it gives no place that another one has
     statements = Statements(planning)
     await statements.come("a1", "a2")
     assert statements.planned == ["a1"]
@@ -203,7 +203,7 @@ async def test_abandoned_statement_counts_until_the_driver_has_ended_it() -> Non
     await statements.come("a1", "a2", "a3", "a4")
     await statements.give_up("a1")
     assert statements.planned == ["a1"]
-    statements.tells("a1", Phase.ENDED)
+    statements.report_phase("a1", Phase.ENDED)
     await settled()
     assert statements.planned == ["a1", "a2"]
     await statements.give_up("a2")
@@ -213,8 +213,8 @@ async def test_abandoned_statement_counts_until_the_driver_has_ended_it() -> Non
     planning.probed(QUICK)  # the driver does not say so, but has time for others
     await settled()
     assert statements.planned == ["a1", "a2", "a3"]
-    statements.tells("a2", Phase.ENDED)
-    statements.tells("a1", Phase.ENDED)
+    statements.report_phase("a2", Phase.ENDED)
+    statements.report_phase("a1", Phase.ENDED)
     await settled()
     assert planning.waiting == 1
     for each in ("a3", "a4"):
@@ -272,7 +272,7 @@ async def test_large_statements_wait_for_one_another_to_end_and_small_ones_do_no
     statements = Statements(planning, a1=L, a2=100 * L, a3=L, b1=2 * L, b2=L, b3=2 * L)
     await statements.come("a1", "b1", "a2", "a4", "b2", "b3", "c1")
     assert statements.planned == ["a1", "b1", "a4", "b2", "c1"]
-    statements.tells("a1", Phase.PLANNED)  # its plan is still there
+    statements.report_phase("a1", Phase.PLANNED)  # its plan is still there
     await settled()
     assert statements.planned[5:] == []
     await statements.end("a1")
@@ -291,18 +291,18 @@ async def test_large_statements_wait_for_one_another_to_end_and_small_ones_do_no
         pass  # all of it was given back
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("reported", [True, False])
 async def test_abandoned_large_statement_keeps_its_room_until_the_driver_has_ended_it(
-    told: bool, monkeypatch: pytest.MonkeyPatch
+    reported: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning_module, "LATE_S_MAX", 60.0 if told else 0.05)
+    monkeypatch.setattr(planning_module, "LATE_S_MAX", 60.0 if reported else 0.05)
     statements = Statements(Planning(Shares(9), Shares(L)), a1=L, a2=L)
     await statements.come("a1", "a2")
-    statements.tells("a1", Phase.PLANNED)
+    statements.report_phase("a1", Phase.PLANNED)
     await statements.give_up("a1")
     assert statements.planned == ["a1"]
-    if told:
-        statements.tells("a1", Phase.ENDED)
+    if reported:
+        statements.report_phase("a1", Phase.ENDED)
         await settled()
     else:
         await asyncio.sleep(0.1)
@@ -313,10 +313,10 @@ async def test_abandoned_large_statement_keeps_its_room_until_the_driver_has_end
 async def test_large_statement_returns_its_room_with_its_first_rows() -> None:
     statements = Statements(Planning(Shares(9), Shares(L)), a1=L, a2=L)
     await statements.come("a1", "a2")
-    statements.tells("a1", Phase.PLANNED)
+    statements.report_phase("a1", Phase.PLANNED)
     await settled()
     assert statements.planned == ["a1"]
-    statements.tells("a1", Phase.ROWS)  # however slowly its client reads on
+    statements.report_phase("a1", Phase.ROWS)  # however slowly its client reads on
     await settled()
     assert statements.planned == ["a1", "a2"]
     for each in ("a1", "a2"):

@@ -66,9 +66,9 @@ def test_jar_of_the_package_is_used_without_java(
         f"spark.connect.extensions.relation.classes {server.READER}",
     ]
     assert main(["spark-jar", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["version"] == server.version()
-    assert told["settings"] == {
+    described = json.loads(capsys.readouterr().out)
+    assert described["version"] == server.version()
+    assert described["settings"] == {
         "spark.jars": str(packed),
         "spark.sql.extensions": EXTENSIONS,
         "spark.connect.extensions.relation.classes": server.READER,
@@ -106,7 +106,7 @@ def test_spark_version_of_the_plugin_is_the_installed_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "lacks"),
+    ("changes", "lacks"),
     [
         ({}, ""),
         ({"spark": f"{server.SPARK}.9-of-ours"}, ""),
@@ -115,7 +115,9 @@ def test_spark_version_of_the_plugin_is_the_installed_one() -> None:
         ({"delta": ""}, "Delta Lake"),
     ],
 )
-def test_missing_names_the_component_of_a_wrong_version(told: dict[str, str], lacks: str) -> None:
-    found = {"version": server.version(), "spark": f"{server.SPARK}.1", "delta": "4.4.0"} | told
-    said = server.missing(found)
-    assert lacks in said if lacks else not said
+def test_missing_names_the_component_of_a_wrong_version(
+    changes: dict[str, str], lacks: str
+) -> None:
+    found = {"version": server.version(), "spark": f"{server.SPARK}.1", "delta": "4.4.0"} | changes
+    message = server.missing(found)
+    assert lacks in message if lacks else not message

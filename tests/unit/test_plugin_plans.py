@@ -20,33 +20,33 @@ from haproc.failure import ErrorClass
 ARGUMENT = "java.lang.IllegalArgumentException"
 
 
-def asked(plan: bytes) -> tuple[str, Any, dict[str, Any]]:
+def question_of(plan: bytes) -> tuple[str, Any, dict[str, Any]]:
     """Return the name of a plan's question, the relation in it, and its other fields."""
     root = protos.base.Plan.FromString(plan).root
     assert not root.common.HasField("plan_id")
-    said = json.loads(root.extension.value)
-    about = protos.base.Plan.FromString(base64.b64decode(said.pop("plan"))).root
-    return root.extension.type_url, about, said
+    fields = json.loads(root.extension.value)
+    about = protos.base.Plan.FromString(base64.b64decode(fields.pop("plan"))).root
+    return root.extension.type_url, about, fields
 
 
 def test_reading_plan_contains_the_text_or_the_plan() -> None:
-    what, about, said = asked(reading_plan(SqlText("DELETE FROM t")))
+    what, about, fields = question_of(reading_plan(SqlText("DELETE FROM t")))
     assert (what, about.sql.query) == ("haproc/read", "DELETE FROM t")
-    assert said == {"analyze": True, "columns": False}
+    assert fields == {"analyze": True, "columns": False}
     frame = protos.base.Plan()
     frame.root.range.end = 5
     plan = reading_plan(SparkPlan(frame.SerializeToString()), parsed_only=True)
-    _, about, said = asked(plan)
-    assert (about.range.end, said) == (5, {"analyze": False, "columns": True})
+    _, about, fields = question_of(plan)
+    assert (about.range.end, fields) == (5, {"analyze": False, "columns": True})
 
 
 def failed(message: str, error_class: str = "", java_class: str = ARGUMENT) -> EngineError:
     """Return the EngineError for an error that Spark reports in this way."""
-    told = {"classes": json.dumps([java_class, "java.lang.Exception"]), "errorId": "e"}
+    error_fields = {"classes": json.dumps([java_class, "java.lang.Exception"]), "errorId": "e"}
     if error_class:
-        told["errorClass"] = error_class
+        error_fields["errorClass"] = error_class
     info = any_pb2.Any()
-    info.Pack(error_details_pb2.ErrorInfo(metadata=told))
+    info.Pack(error_details_pb2.ErrorInfo(metadata=error_fields))
     status = status_pb2.Status(details=[info]).SerializeToString()
     trailing = grpc.aio.Metadata(("grpc-status-details-bin", status))
     none = grpc.aio.Metadata()
@@ -72,7 +72,7 @@ def test_statement_that_names_files_is_an_error_of_haproc() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "arguments",
     [
         ("[USER_RAISED_EXCEPTION] HAPROC_NO_QUERY: x", "USER_RAISED_EXCEPTION"),
         ("HAPROC_NO_QUERY: x", "USER_RAISED_EXCEPTION"),
@@ -80,5 +80,5 @@ def test_statement_that_names_files_is_an_error_of_haproc() -> None:
         ("HAPROC_NO_QUERY: x", "", "java.lang.RuntimeException"),
     ],
 )
-def test_error_that_only_resembles_a_plugin_error_is_none(told: tuple[str, ...]) -> None:
-    assert not isinstance(failed(*told), NoQueryError)
+def test_error_that_only_resembles_a_plugin_error_is_none(arguments: tuple[str, ...]) -> None:
+    assert not isinstance(failed(*arguments), NoQueryError)

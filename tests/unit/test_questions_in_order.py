@@ -1,4 +1,4 @@
-"""Tests that parts which Spark runs during analysis are asked about and judged before the plan."""
+"""Tests of the order of questions: parts that Spark runs during analysis come before the plan."""
 
 from __future__ import annotations
 
@@ -65,27 +65,27 @@ def _kinds(questions: tuple[bytes, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("made", RUNNING)
-def test_input_that_spark_runs_is_asked_about_first(made: Any) -> None:
+def test_question_about_an_input_that_spark_runs_comes_first(made: Any) -> None:
     kinds = _kinds(table_questions(_selected(made)))
     assert kinds[0] == "read"
     assert kinds[-1] == "project"
 
 
 @pytest.mark.parametrize("made", RUNNING)
-def test_input_that_spark_runs_below_another_one_is_asked_about_first(made: Any) -> None:
+def test_question_about_an_input_that_spark_runs_below_another_one_comes_first(made: Any) -> None:
     plan = _selected(lambda relation: _crosstab(made(relation)))
     kinds = _kinds(table_questions(plan))
     assert kinds[0] == "read"
     assert kinds[-1] == "project"
 
 
-def test_expression_of_a_pivot_is_asked_about_before_the_pivot() -> None:
+def test_question_about_an_expression_of_a_pivot_comes_before_the_pivot() -> None:
     plan = _selected(_pivot)
     text = "(SELECT max(s) FROM b.t)"
     plan.root.project.input.aggregate.pivot.col.expression_string.expression = text
     questions = table_questions(plan)
-    (asked,) = [each for each in questions[:-1] if text.encode() in each]
-    assert _kinds((asked,)) == ["project"]
+    (question,) = [each for each in questions[:-1] if text.encode() in each]
+    assert _kinds((question,)) == ["project"]
 
 
 def test_expression_of_a_pivot_keeps_the_dataframes_of_its_subqueries() -> None:
@@ -96,8 +96,10 @@ def test_expression_of_a_pivot_keeps_the_dataframes_of_its_subqueries() -> None:
     frame = whole.references.add()
     frame.common.plan_id = 7
     _table(frame, "b.other")
-    asked = [protos.base.Plan.FromString(each) for each in table_questions(plan)]
-    beside = [each.root.with_relations for each in asked if each.root.HasField("with_relations")]
+    table_plans = [protos.base.Plan.FromString(each) for each in table_questions(plan)]
+    beside = [
+        each.root.with_relations for each in table_plans if each.root.HasField("with_relations")
+    ]
     assert [each.root.WhichOneof("rel_type") for each in beside] == ["project", "aggregate"]
     assert all(each.references[0].common.plan_id == 7 for each in beside)
 
@@ -108,7 +110,7 @@ def test_pivot_with_given_values_runs_nothing() -> None:
     assert not runs_its_input(relation)
 
 
-def test_input_of_a_write_is_asked_about_without_the_write() -> None:
+def test_questions_about_the_input_of_a_write_leave_out_the_write() -> None:
     plan = protos.base.Plan()
     plan.command.write_operation.table.table_name = "a.t"
     _table(_pivot(plan.command.write_operation.input))

@@ -104,8 +104,8 @@ def judged(sql: str) -> Judged:
 
 
 def test_statements_of_the_corpus_are_all_tested() -> None:
-    asked = [each for each in corpus.statements("ddl") if not each.startswith("SELECT")]
-    made = [each for each in asked if not each.startswith("CREATE TABLE haproc_columns")]
+    statements = [each for each in corpus.statements("ddl") if not each.startswith("SELECT")]
+    made = [each for each in statements if not each.startswith("CREATE TABLE haproc_columns")]
     assert made == [*REPLICATED, *REFUSED]
 
 

@@ -234,7 +234,7 @@ NOW_EXACT = {
     "MERGE INTO t USING v ON t.a = v.a WHEN MATCHED THEN DELETE",
     "UPDATE t SET a = (SELECT max(n) FROM v)",
 }
-ELSEWHERE = {
+EXCLUDED = {
     # the forms of statements, which are judged beside their parts
     "WITH t AS (SELECT 1 AS a) UPDATE t SET a = (SELECT max(a) FROM u)",
     "FROM t INSERT INTO u SELECT a, b, 1 INSERT INTO p SELECT a, b, 2",
@@ -298,7 +298,7 @@ def test_value_of_a_statement_becomes_a_literal_at_its_place(text: str) -> None:
 
 
 def _marked(lists: dict[str, str]) -> list[str]:
-    return [each for each in lists if is_of_rows(each) and each not in NOW_EXACT | ELSEWHERE]
+    return [each for each in lists if is_of_rows(each) and each not in NOW_EXACT | EXCLUDED]
 
 
 @pytest.mark.parametrize("text", [*_marked(ROWS), *_marked(REFUSED)])

@@ -172,7 +172,7 @@ def test_definition_judged_by_its_text_has_the_verdict_of_the_analyzed_one() -> 
 
 
 @pytest.mark.parametrize(
-    ("sql", "is_told"),
+    ("sql", "is_judged"),
     [
         ("CREATE TABLE t (a INT, b STRING) USING delta", True),
         ("ALTER TABLE t ADD COLUMN q INT", True),
@@ -183,9 +183,9 @@ def test_definition_judged_by_its_text_has_the_verdict_of_the_analyzed_one() -> 
     ],
 )
 def test_definition_that_computes_or_reads_is_not_judged_by_its_text(
-    sql: str, is_told: bool
+    sql: str, is_judged: bool
 ) -> None:
-    assert (defined(sql, whole=False) is not None) is is_told
+    assert (defined(sql, whole=False) is not None) is is_judged
 
 
 # -- what the analyzer computes itself: its result alone is in the analyzed tree

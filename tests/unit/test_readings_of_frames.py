@@ -46,10 +46,10 @@ class Spark:
     """A session that returns the same reading each time."""
 
     says: str = reading(ROWS)
-    asked: list[bytes] = field(default_factory=list)
+    plans: list[bytes] = field(default_factory=list)
     epoch: int = 0
     defines: bool = False
-    """Whether a definition changes while Spark is asked."""
+    """True if a definition changes during a reading."""
 
     async def ready(self) -> None:
         pass
@@ -63,7 +63,7 @@ class Spark:
         parsed_only: bool = False,
     ) -> str:
         assert isinstance(statement, SparkPlan)
-        self.asked.append(statement.plan)
+        self.plans.append(statement.plan)
         self.epoch += self.defines
         return self.says
 
@@ -90,22 +90,22 @@ def question(value: int) -> bytes:
     return found
 
 
-async def asked(spark: Spark, having: Readings, **how: Any) -> list[int]:
+async def reading_counts(spark: Spark, having: Readings, **how: Any) -> list[int]:
     """Ask about two batches of rows; return the number of Spark's readings after each."""
     counts = []
     for value in range(2):
         await having.frame(question(value), Asker(Settings(), None, "ann"), **how)
-        counts.append(len(spark.asked))
+        counts.append(len(spark.plans))
     return counts
 
 
 async def test_rows_in_batches_are_read_once_and_without_the_numbers_of_steps() -> None:
     spark = Spark()
     having = readings(spark)
-    assert await asked(spark, having) == [1, 1]
-    assert spark.asked == [shape_of(question(7))]
+    assert await reading_counts(spark, having) == [1, 1]
+    assert spark.plans == [shape_of(question(7))]
     spark.epoch += 1
-    assert await asked(spark, having) == [2, 2]
+    assert await reading_counts(spark, having) == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ async def test_rows_in_batches_are_read_once_and_without_the_numbers_of_steps() 
     ],
 )
 async def test_reading_that_may_change_is_not_kept(spark: Spark, how: dict[str, Any]) -> None:
-    assert await asked(spark, readings(spark), **how) == [1, 2]
+    assert await reading_counts(spark, readings(spark), **how) == [1, 2]
 
 
 async def test_frame_of_a_session_with_temporary_objects_is_read_there_and_not_kept() -> None:
@@ -131,7 +131,7 @@ async def test_frame_of_a_session_with_temporary_objects_is_read_there_and_not_k
     ):
         session: Any = SimpleNamespace(holds_temporaries=temporaries, spark=own)
         await having.frame(question(1), Asker(Settings(), session, "ann"), only_there=there)
-        assert (len(shared.asked), len(own.asked)) == counts
+        assert (len(shared.plans), len(own.plans)) == counts
 
 
 async def test_frame_has_its_columns_and_the_keys_of_their_metadata() -> None:

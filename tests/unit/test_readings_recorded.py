@@ -29,7 +29,7 @@ def test_recorded_reading_has_places_within_the_text() -> None:
 
 def test_recorded_error_is_an_error_of_the_statement() -> None:
     accidents = {"INTERNAL_ERROR", "UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED"}
-    assert [each for each, said in golden.everything() if said.error in accidents] == []
+    assert [each for each, entry in golden.everything() if entry.error in accidents] == []
 
 
 def test_statement_of_the_corpus_is_written_as_its_line() -> None:

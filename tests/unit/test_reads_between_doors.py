@@ -265,13 +265,13 @@ async def test_query_waits_for_its_own_cluster_and_then_runs_there(tmp_path: Pat
         a, b = ring.a, ring.b
         b.spark.go.clear()
         await ring.ask(a, "INSERT INTO t VALUES (1)")
-        asked = [asyncio.ensure_future(ring.name_from(b)) for _ in range(5)]
+        requests = [asyncio.ensure_future(ring.name_from(b)) for _ in range(5)]
         async with asyncio.timeout(WAIT_S):
             while b.core.schedule.read_to == b.core.schedule.low:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        assert not any(each.done() for each in asked) and b.spark.queries == []
+        assert not any(each.done() for each in requests) and b.spark.queries == []
         b.spark.go.set()
-        assert await asyncio.gather(*asked) == ["b"] * 5
+        assert await asyncio.gather(*requests) == ["b"] * 5
 
 
 async def test_query_in_a_session_is_refused_where_another_one_would_be_forwarded(
@@ -298,16 +298,16 @@ async def test_waiting_queries_end_when_their_clients_disconnect_or_their_cluste
         b.others = []
         b.spark.go.clear()
         await ring.ask(a, "INSERT INTO t VALUES (1)")
-        asked = [asyncio.ensure_future(ring.ask(b, QUERY)) for _ in range(100)]
+        requests = [asyncio.ensure_future(ring.ask(b, QUERY)) for _ in range(100)]
         await asyncio.sleep(1.5)
-        assert not [each.result() for each in asked if each.done()]
-        for each in asked[:40]:
+        assert not [each.result() for each in requests if each.done()]
+        for each in requests[:40]:
             each.cancel()
         async with asyncio.timeout(WAIT_S):
             while b.registry.request_admission.inside > 60:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         b.core.condition.stopping()
-        answers = await asyncio.gather(*asked[40:])
+        answers = await asyncio.gather(*requests[40:])
         assert {each["error_class"] for each in answers} == {"HAPROC_DRAINING"}
         assert b.registry.request_admission.inside == 0
         b.spark.go.set()
@@ -320,15 +320,15 @@ async def test_queries_that_wait_for_their_cluster_hold_no_permits(tmp_path: Pat
         b.others = []
         b.spark.go.clear()
         await ring.ask(a, "INSERT INTO t VALUES (1)")
-        asked = []
+        requests = []
         for _ in range(6):  # each of them has had a place when the next one comes
-            asked.append(asyncio.ensure_future(ring.ask(b, QUERY)))
+            requests.append(asyncio.ensure_future(ring.ask(b, QUERY)))
             async with asyncio.timeout(WAIT_S):
-                while b.registry.request_admission._at_rest.taken < len(asked):  # noqa: ASYNC110
+                while b.registry.request_admission._at_rest.taken < len(requests):  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
         assert await ring.name_from(b, consistency="any") == "b"
         b.spark.go.set()
-        answers = await asyncio.gather(*asked)
+        answers = await asyncio.gather(*requests)
         assert {each["status"]["state"] for each in answers} == {"SUCCEEDED"}
         assert b.registry.request_admission.inside == 0
 
@@ -347,8 +347,8 @@ async def test_query_of_a_peer_is_run_here_or_refused_and_never_forwarded(
             (QUERY, 503, "HAPROC_NOT_FRESH"),
             ("INSERT INTO t VALUES (2)", 400, "HAPROC_NO_QUERY"),
         ):
-            asked = {**body, "statement": statement}
-            async with ring.http.post(url, json=asked, headers=secret) as response:
+            request_body = {**body, "statement": statement}
+            async with ring.http.post(url, json=request_body, headers=secret) as response:
                 answers = await response.json()
                 assert (response.status, answers["error_class"]) == (status, error_class), answers
         assert a.spark.queries == [] and b.spark.queries == []
@@ -381,16 +381,16 @@ async def test_forwarded_query_leaves_a_peer_that_disappears_meanwhile(
         a, b = ring.a, ring.b
         b.spark.go.clear()
         await ring.ask(a, "INSERT INTO t VALUES (1)")
-        asked = asyncio.Event()
+        received = asyncio.Event()
 
         async def frozen(request: Any, *_: Any, **__: Any) -> Any:
-            asked.set()
+            received.set()
             await asyncio.Event().wait()
 
         monkeypatch.setattr(a.service, "query_for_peer", frozen)
         waiting = asyncio.ensure_future(ring.name_from(b))
         async with asyncio.timeout(WAIT_S):
-            await asked.wait()
+            await received.wait()
             b.others = []  # its heartbeats are missed
             b.spark.go.set()
             assert await waiting == "b"

@@ -1,4 +1,4 @@
-"""What clients are told of a cluster's error, and of an exception that nobody foresaw."""
+"""Tests of the errors that clients receive for a cluster's error and an unforeseen exception."""
 
 from __future__ import annotations
 

@@ -96,8 +96,8 @@ def test_type_of_any_kind_is_converted_at_any_depth(kind: pa.DataType) -> None:
     digest = RowDigest()
     digest.add_batch(batch)
     assert digest.rows == 2
-    with pa.ipc.open_stream(readable(stream)) as told:
-        assert told.read_all().num_rows == 2
+    with pa.ipc.open_stream(readable(stream)) as reader:
+        assert reader.read_all().num_rows == 2
 
 
 def test_variant_becomes_json_text_at_any_depth_and_is_marked_in_the_metadata() -> None:
@@ -106,8 +106,8 @@ def test_variant_becomes_json_text_at_any_depth_and_is_marked_in_the_metadata() 
     value = {"v": OBJECT, "l": [OBJECT, None], "m": 14}
     plain = pa.record_batch([pa.array([value], as_numbers(schema).types[0])], as_numbers(schema))
     stream = readable(stream_of(pa.Table.from_batches([retyped(plain, schema)])))
-    with pa.ipc.open_stream(stream) as told:
-        found = told.schema.field("c").type
+    with pa.ipc.open_stream(stream) as reader:
+        found = reader.schema.field("c").type
     assert found.field("v").metadata == {NOTE: b"variant"} and found.field("m").type == YEAR_MONTHS
     text = '{"a":[1,2.5,"x"]}'
     (row,) = rows_of(stream)[1]

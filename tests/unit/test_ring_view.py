@@ -121,8 +121,8 @@ def test_view_ignores_an_older_incarnation_while_it_receives_the_newer_one() -> 
     assert not listener.view.report(
         dataclasses.replace(report("b", 5, 5, "old"), epoch=3), listener.now
     )
-    heard = listener.view.peers["b"].beat
-    assert heard is not None and heard.incarnation == "new"
+    last_beat = listener.view.peers["b"].beat
+    assert last_beat is not None and last_beat.incarnation == "new"
     # Who is alone speaks for the cluster, whatever its claim: the log may have been made anew.
     listener.go_on(1.0)
     assert listener.view.heartbeat(beat("b", "old", 3), listener.now)

@@ -115,10 +115,10 @@ def test_route_that_is_in_no_list_is_for_peers_only() -> None:
 def test_commands_use_only_routes_of_operators() -> None:
     """Otherwise operators with their own token could not await a rebuild, a repair or a restore."""
     texts = "".join(each.read_text() for each in Path(cli.__file__).parent.glob("*.py"))
-    asked = [each.split("/") for each in set(re.findall(r"\"(/ha/v1/[^\"?]+)", texts))]
+    used = [each.split("/") for each in set(re.findall(r"\"(/ha/v1/[^\"?]+)", texts))]
     allowed = [path.split("/") for path in roles.OPERATORS]
-    assert len(asked) > 10
-    for path in asked:
+    assert len(used) > 10
+    for path in used:
         alike = [
             each
             for each in allowed
@@ -163,7 +163,7 @@ async def test_connect_call_has_the_user_of_its_token_also_if_it_names_another_u
 
 @pytest.mark.parametrize("rpc", sorted(RPCS))
 @pytest.mark.parametrize(
-    ("token", "code", "told"),
+    ("token", "code", "reason"),
     [
         (None, grpc.StatusCode.UNAUTHENTICATED, "HAPROC_UNAUTHENTICATED"),
         ("wrong", grpc.StatusCode.UNAUTHENTICATED, "HAPROC_UNAUTHENTICATED"),
@@ -178,7 +178,7 @@ async def test_spark_connect_call_refuses_insufficient_tokens(
     rpc: str,
     token: str | None,
     code: grpc.StatusCode,
-    told: str,
+    reason: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "haproc.audit")
@@ -191,6 +191,6 @@ async def test_spark_connect_call_refuses_insufficient_tokens(
     context = Context(token)
     with pytest.raises(grpc.aio.AbortError):
         await boundary.unary(rpc, handle).unary_unary(request, context)
-    assert context.code is code and told in context.told
+    assert context.code is code and reason in context.message
     (line,) = (record.getMessage() for record in caplog.records if record.name == "haproc.audit")
     assert '"address": "::1"' in line and f'"request": "{rpc}"' in line and "wrong" not in line

@@ -82,7 +82,7 @@ def test_csv_dialect_and_columns_are_taken_from_the_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "form", "told"),
+    ("data", "form", "problem"),
     [
         (b"", Form(CSV), "the first line is to name the columns"),
         (b"id,x\n", Form(CSV), "the table has no column x"),
@@ -113,8 +113,10 @@ def test_csv_dialect_and_columns_are_taken_from_the_request() -> None:
         ),
     ],
 )
-def test_csv_that_does_not_fit_is_refused_with_its_line(data: bytes, form: Form, told: str) -> None:
-    assert told in refusal(data, form)
+def test_csv_that_does_not_fit_is_refused_with_its_line(
+    data: bytes, form: Form, problem: str
+) -> None:
+    assert problem in refusal(data, form)
 
 
 def test_csv_numbers_are_read_exactly() -> None:
@@ -167,8 +169,8 @@ def test_float_is_infinite_only_if_it_is_written_as_infinity(kind: str) -> None:
     found = rows(b"g,f\n,-inf\n,1.5\n,\n,Infinity\n", Form(CSV), [*columns, Column("g", "int")])
     assert [row["f"] for row in found] == infinite
     for number in (b"1e400", b"-1e400", *([b"1e40"] if kind == "float" else [])):
-        told = f"line 3: column f ({kind}): '{number.decode()}' is out of range"
-        assert told in refusal(b"f\ninf\n" + number + b"\n", Form(CSV), columns)
+        problem = f"line 3: column f ({kind}): '{number.decode()}' is out of range"
+        assert problem in refusal(b"f\ninf\n" + number + b"\n", Form(CSV), columns)
         assert "out of range" in refusal(b'{"f":' + number + b"}\n", Form(JSON), columns)
     lists = [Column("l", "array<double>")]
     assert "out of range" in refusal(b'{"l":[1,1e400]}\n', Form(JSON), lists)
@@ -180,8 +182,8 @@ def test_csv_text_that_begins_with_a_byte_order_mark_is_kept() -> None:
 
 
 def test_csv_of_nested_types_is_refused() -> None:
-    told = refusal(b"a\n1\n", Form(CSV), [Column("a", "array<int>")])
-    assert "array<int>, which text/csv has no form for" in told
+    problem = refusal(b"a\n1\n", Form(CSV), [Column("a", "array<int>")])
+    assert "array<int>, which text/csv has no form for" in problem
 
 
 def test_record_without_an_end_is_refused_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +238,7 @@ def test_json_lines_columns_are_taken_from_the_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "problem"),
     [
         (b"null", "not a JSON object"),
         (b"[1]", "not a JSON object"),
@@ -271,9 +273,9 @@ def test_json_lines_columns_are_taken_from_the_request() -> None:
         (b'{"id":1,"day":20000}', "column day"),
     ],
 )
-def test_json_lines_that_do_not_fit_are_refused_with_their_line(line: bytes, told: str) -> None:
+def test_json_lines_that_do_not_fit_are_refused_with_their_line(line: bytes, problem: str) -> None:
     found = refusal(b'{"id":1}\n\n' * 20 + line + b'\n{"id":2}\n', Form(JSON))
-    assert told in found and "line 41: " in found
+    assert problem in found and "line 41: " in found
 
 
 class Surprise(Exception):
@@ -285,7 +287,7 @@ def surprise(*_: object) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize(
-    ("reader", "form", "told"),
+    ("reader", "form", "problem"),
     [
         ("csv_lines.CsvLines.decode", Form(CSV), "line 2: not to be read: xxx"),
         ("json_lines.JsonLines.decode", Form(JSON), "line 1: not to be read: xxx"),
@@ -293,11 +295,11 @@ def surprise(*_: object) -> pa.RecordBatch:
     ],
 )
 def test_reading_error_of_any_kind_is_reported_as_a_misfit(
-    monkeypatch: pytest.MonkeyPatch, reader: str, form: Form, told: str
+    monkeypatch: pytest.MonkeyPatch, reader: str, form: Form, problem: str
 ) -> None:
     monkeypatch.setattr(f"haproc.route.rows.{reader}", surprise)
     found = refusal(b"id\n1\n", form)
-    assert told in found and len(found) < 300
+    assert problem in found and len(found) < 300
 
 
 def test_memory_error_is_not_reported_as_a_misfit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,12 +364,12 @@ def test_parquet_long_text_in_many_rows_is_split_before_it_is_unpacked() -> None
 @pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
 def test_parquet_texts_are_read_in_each_encoding(encoding: str) -> None:
     table = pa.table({"Name": [f"text {n}" for n in range(300)], "id": range(300)})
-    said = {"use_dictionary": False, "column_encoding": {"Name": encoding}}
-    assert rows(parquet(table, row_group_size=100, **said), Form(PARQUET)) == table.to_pylist()
+    encodings = {"use_dictionary": False, "column_encoding": {"Name": encoding}}
+    assert rows(parquet(table, row_group_size=100, **encodings), Form(PARQUET)) == table.to_pylist()
     nested = pa.table({"l": [["x"], None, ["xy", "xz"]]})
-    said["column_encoding"] = {"l.list.element": encoding}
+    encodings["column_encoding"] = {"l.list.element": encoding}
     columns = [Column("l", "array<string>")]
-    assert rows(parquet(nested, **said), Form(PARQUET), columns) == nested.to_pylist()
+    assert rows(parquet(nested, **encodings), Form(PARQUET), columns) == nested.to_pylist()
 
 
 def test_parquet_texts_that_share_a_long_prefix_are_read_a_few_at_a_time(
@@ -429,12 +431,12 @@ def test_parquet_that_arrow_is_unable_to_read_is_not_called_wrong(
         raise error
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", unable)
-    told = refusal(parquet(pa.table({"id": [1]})), Form(PARQUET))
-    assert reason in told and "not a Parquet file" not in told
+    problem = refusal(parquet(pa.table({"id": [1]})), Form(PARQUET))
+    assert reason in problem and "not a Parquet file" not in problem
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "problem"),
     [
         (b"", "not a Parquet file"),
         (b"PAR1 nonsense PAR1", "not a Parquet file"),
@@ -442,8 +444,8 @@ def test_parquet_that_arrow_is_unable_to_read_is_not_called_wrong(
         (parquet(pa.table({"id": [1]}))[:-9], "not a Parquet file"),
     ],
 )
-def test_parquet_that_does_not_fit_is_refused(data: bytes, told: str) -> None:
-    assert told in refusal(data, Form(PARQUET))
+def test_parquet_that_does_not_fit_is_refused(data: bytes, problem: str) -> None:
+    assert problem in refusal(data, Form(PARQUET))
 
 
 # -- Arrow -----------------------------------------------------------------------------------------
@@ -460,8 +462,8 @@ def test_parquet_list_of_very_many_items_is_refused_before_it_is_read(
         if fine:
             assert len(rows(file.getvalue(), Form(PARQUET), columns)) == rows_of_ten
         else:
-            told = refusal(file.getvalue(), Form(PARQUET), columns)
-            assert "l.list.element has more than 10000 items in lists" in told
+            problem = refusal(file.getvalue(), Form(PARQUET), columns)
+            assert "l.list.element has more than 10000 items in lists" in problem
 
 
 @pytest.mark.parametrize("dictionary", [False, True])
@@ -485,5 +487,5 @@ def test_arrow_rows_are_matched_by_position_or_by_names_of_the_request() -> None
 
 def test_many_wrong_columns_are_counted_in_the_error() -> None:
     table = pa.table({f"c{n}": [1] for n in range(5000)})
-    told = refusal(parquet(table), Form(PARQUET))
-    assert "and 4981 more" in told and len(told) < 2000
+    problem = refusal(parquet(table), Form(PARQUET))
+    assert "and 4981 more" in problem and len(problem) < 2000

@@ -10,7 +10,7 @@ from tests.unit.test_rows_forms import JSON, refusal
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "told"),
+    ("kind", "value", "reason"),
     [
         ("double", b"1e400", "out of range"),
         ("double", b"9007199254740993", "9007199254740993"),
@@ -24,7 +24,7 @@ from tests.unit.test_rows_forms import JSON, refusal
      ("struct<a:%s>", b'{"a":%s}')],
 )  # fmt: skip
 def test_invalid_json_value_is_refused_at_any_nesting(
-    kind: str, value: bytes, told: str, within: str, around: bytes
+    kind: str, value: bytes, reason: str, within: str, around: bytes
 ) -> None:
     columns, form = [Column("v", within % kind)], Form(JSON, time_zone="Europe/Zurich")
-    assert told in refusal(b'{"v":' + around % value + b"}\n", form, columns)
+    assert reason in refusal(b'{"v":' + around % value + b"}\n", form, columns)

@@ -31,14 +31,14 @@ from haproc.route.model import Fit, Request, SentPlan, SentSql
 from haproc.route.ruling import Ruled
 from tests.readings.golden import recorded
 from tests.unit import test_reads_between_doors as between
-from tests.unit.made_readings import files, said, table, view
+from tests.unit.made_readings import files, reading_json, table, view
 from tests.unit.recorded_plans import recorded as plan_of
 from tests.unit.test_cache_doors import ExplainingSpark, cached
 from tests.unit.test_reads_between_doors import HAProc, Pair, Reads, pair
 
 SECRET = "spark_catalog.secret.x"
-OPEN = said(table("spark_catalog.default.t"))
-VIEW = said(view("spark_catalog.default.v", table(SECRET)))
+OPEN = reading_json(table("spark_catalog.default.t"))
+VIEW = reading_json(view("spark_catalog.default.v", table(SECRET)))
 REFUSE = "- {table: spark_catalog.secret.*, refuse: secret}"
 INSERT = "INSERT INTO t SELECT * FROM u"
 """The statement has a recorded reading."""
@@ -58,14 +58,20 @@ class ReadingSpark(ExplainingSpark):
         self.looks += 1
         if isinstance(statement, SparkPlan):
             self.texts.append("a plan")
-            return said(view("spark_catalog.default.v", table(SECRET)))
+            return reading_json(view("spark_catalog.default.v", table(SECRET)))
         self.texts.append(statement.sql)
         self.meanwhile()
         if statement.sql.startswith(("INSERT", "UPDATE", "CREATE", "DROP")):
             return recorded(statement.sql).data
         if "wrong" in statement.sql:
             raise EngineError(ErrorKind.APPLICATION, "no such table")
-        return said(files()) if "csv" in statement.sql else VIEW if " v" in statement.sql else OPEN
+        return (
+            reading_json(files())
+            if "csv" in statement.sql
+            else VIEW
+            if " v" in statement.sql
+            else OPEN
+        )
 
 
 @contextlib.asynccontextmanager
@@ -182,9 +188,9 @@ async def test_explained_query_is_analyzed_for_its_tables(begin: Begin) -> None:
 async def test_reading_of_a_query_is_not_used_for_describe_or_explain(begin: Begin) -> None:
     async with begin(REFUSE) as (both, a, spark):
         for text in ("DESCRIBE v", "EXPLAIN SELECT * FROM v"):
-            asked = await a.service._understood(Request("r", SentSql(text), "f"))
+            understood = await a.service._understood(Request("r", SentSql(text), "f"))
             readings = a.service._making.readings
-            await readings.query(SqlText(text), asked.settings, "")  # whatever that comes to
+            await readings.query(SqlText(text), understood.settings, "")  # whatever that comes to
             looks = spark.looks
             assert error_of(await both.ask(a, text)) == "HAPROC_REFUSED_BY_RULE"
             assert spark.looks == looks + 1
@@ -229,8 +235,8 @@ async def test_write_gets_budget_and_concern_by_the_tables_that_it_reads(
         monkeypatch.setattr(a.service._attempts, "write", write)
         monkeypatch.setattr(a.service._attempts, "operation", operation)
         for each in ("r", "known to the log"):
-            asked = await a.service._understood(Request(each, SentSql(INSERT), "f"))
-            _, concern = await a.service._write(asked, 0)
+            understood = await a.service._understood(Request(each, SentSql(INSERT), "f"))
+            _, concern = await a.service._write(understood, 0)
             assert concern is WriteConcern.MAJORITY
         assert made[0].apply_budget_s == 9
 
@@ -238,9 +244,9 @@ async def test_write_gets_budget_and_concern_by_the_tables_that_it_reads(
 async def test_write_gets_its_class_by_the_tables_that_it_reads(begin: Begin) -> None:
     rules = "- {table: '*.u', class: synchronous_parallel}"
     async with begin(rules) as (_, a, _):
-        asked = await a.service._understood(Request("r", SentSql(INSERT), "f"))
-        assert asked.statement.operation_class is OperationClass.ASYNCHRONOUS
-        made = await a.service._making.operation(asked)
+        understood = await a.service._understood(Request("r", SentSql(INSERT), "f"))
+        assert understood.statement.operation_class is OperationClass.ASYNCHRONOUS
+        made = await a.service._making.operation(understood)
         assert made.operation.operation_class is OperationClass.SYNCHRONOUS_PARALLEL
 
 
@@ -251,8 +257,8 @@ async def test_query_that_a_rule_by_table_makes_synchronous_becomes_a_write(
     async with begin(rules) as (both, a, spark):
         written = []
 
-        async def write(asked: Understood, since: int) -> Any:
-            written.append(asked.statement)
+        async def write(understood: Understood, since: int) -> Any:
+            written.append(understood.statement)
             raise EngineError(ErrorKind.APPLICATION, "as far as that")
 
         monkeypatch.setattr(a.service, "_write", write)
@@ -308,8 +314,8 @@ FUNCTION = "CREATE FUNCTION g() RETURNS INT RETURN (SELECT max(a) FROM t)"
 
 async def test_function_is_refused_by_the_tables_that_its_body_reads(begin: Begin) -> None:
     async with begin(REFUSE) as (_, a, _s):
-        asked = await a.service._understood(Request("r", SentSql(FUNCTION), "f"))
-        made = await a.service._making.operation(asked)
+        understood = await a.service._understood(Request("r", SentSql(FUNCTION), "f"))
+        made = await a.service._making.operation(understood)
         assert not made.operation.tables_known  # who calls it is not told apart
         assert made.operation.reads == {"spark_catalog.default.t"}
     rules = "- {table: spark_catalog.default.t, refuse: secret}"
@@ -321,8 +327,10 @@ async def test_schema_is_created_despite_refused_tables_and_a_cascading_drop_is_
     begin: Begin,
 ) -> None:
     async with begin(REFUSE) as (both, a, _):
-        asked = await a.service._understood(Request("r", SentSql("CREATE SCHEMA s"), "f"))
-        assert (await a.service._making.operation(asked)).operation.kind is Kind.CREATE_NAMESPACE
+        understood = await a.service._understood(Request("r", SentSql("CREATE SCHEMA s"), "f"))
+        assert (
+            await a.service._making.operation(understood)
+        ).operation.kind is Kind.CREATE_NAMESPACE
         assert error_of(await both.ask(a, "DROP SCHEMA s CASCADE")) == "HAPROC_REFUSED_BY_RULE"
 
 
@@ -347,7 +355,9 @@ async def test_cached_answer_is_not_given_if_its_names_changed_while_the_query_w
         monkeypatch.setattr(
             a.service._ruling,
             "remembered",
-            lambda asked: replace(remembered(asked) or Ruled(asked), still=lambda: False),
+            lambda understood: replace(
+                remembered(understood) or Ruled(understood), still=lambda: False
+            ),
         )
         answer = await both.ask(a, "SELECT name FROM t")
         assert error_of(answer) == "HAPROC_NOT_FRESH"

@@ -106,8 +106,8 @@ async def test_ddl_without_computed_parts_is_parsed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ring(tmp_path, monkeypatch, "- {user: nobody, refuse: nothing}") as (_, a, spark):
-        asked = await a.service._understood(Request("r", SentSql("DROP TABLE t"), "f"))
-        assert (await a.service._making.operation(asked)).operation.writes
+        understood = await a.service._understood(Request("r", SentSql("DROP TABLE t"), "f"))
+        assert (await a.service._making.operation(understood)).operation.writes
         assert spark.looks == 1
 
 

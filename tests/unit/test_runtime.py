@@ -20,10 +20,10 @@ def _java_that_says(folder: Path, version: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("said", "version"), [("17.0.15", 17), ("1.8.0_402", 8), ("21", 21), ("25-ea", 25)]
+    ("output", "version"), [("17.0.15", 17), ("1.8.0_402", 8), ("21", 21), ("25-ea", 25)]
 )
-def test_java_version_is_parsed_in_all_its_forms(tmp_path: Path, said: str, version: int) -> None:
-    assert runtime._java_version(_java_that_says(tmp_path, said)) == version
+def test_java_version_is_parsed_in_all_its_forms(tmp_path: Path, output: str, version: int) -> None:
+    assert runtime._java_version(_java_that_says(tmp_path, output)) == version
 
 
 def test_java_home_with_an_old_java_is_skipped(

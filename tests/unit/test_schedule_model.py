@@ -145,9 +145,9 @@ class Life(RuleBasedStateMachine):
         self.begin()
 
     def begin(self) -> None:
-        self.elsewhere = PeerSuccess()
+        self.peer_success = PeerSuccess()
         progress = from_cursor(self.cursor)
-        self.schedule = Schedule(ME, progress, len(self.log), LIMITS, self.elsewhere)
+        self.schedule = Schedule(ME, progress, len(self.log), LIMITS, self.peer_success)
         self.running: list[Running] = []
         self.seen_fates: dict[int, DecisionKind] = {}
         self.permitted: set[int] = set()
@@ -282,7 +282,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(below=st.integers(0, 60))
     def others_pass(self, below: int) -> None:
-        self.elsewhere.passed(below)
+        self.peer_success.passed(below)
 
     @rule(columns=st.sampled_from([COLUMNS, COLUMNS, None]))
     def look_at_tables(self, columns: tuple[Column, ...] | None) -> None:

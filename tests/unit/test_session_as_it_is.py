@@ -71,10 +71,10 @@ class Remote(RemoteSession):
 
 
 async def test_session_found_lost_while_its_settings_change_is_restored_with_all_of_them() -> None:
-    server, asked, may_answer = Server(), asyncio.Event(), asyncio.Event()
+    server, called, may_answer = Server(), asyncio.Event(), asyncio.Event()
 
     async def defaults(keys: Sequence[str]) -> Mapping[str, str | None]:
-        asked.set()
+        called.set()
         await may_answer.wait()
         return dict.fromkeys(keys)
 
@@ -84,11 +84,11 @@ async def test_session_found_lost_while_its_settings_change_is_restored_with_all
     may_answer.set()
     session = SparkSession(Remote(server), defaults, restore)
     await session.configure(SHOWN)
-    asked.clear()
+    called.clear()
     may_answer.clear()
     as_it_is = session.as_it_is()
     changing = asyncio.ensure_future(session.configure(THEIRS))
-    await asked.wait()
+    await called.wait()
     server.sessions.clear()  # Spark begins anew
     with pytest.raises(EngineError):
         await as_it_is.schema(SqlText("SELECT 1"))

@@ -73,21 +73,21 @@ async def test_own_setting_with_the_default_value_counts_as_none(entry: type) ->
     assert session.settings.confs == ((TRAVELS, "200"),)
 
 
-def operation(**said: Any) -> Any:
+def operation(**fields: Any) -> Any:
     made = protos.base.ConfigRequest.Operation()
-    for key, value in said.get("sets", {}).items():
+    for key, value in fields.get("sets", {}).items():
         made.set.pairs.add(key=key, value=value)
-    if "sets" in said:
-        made.set.silent = said.get("silent", False)
+    if "sets" in fields:
+        made.set.silent = fields.get("silent", False)
     else:
-        made.is_modifiable.keys.extend(said["keys"])
+        made.is_modifiable.keys.extend(fields["keys"])
     return made
 
 
 def test_builder_settings_count_as_far_as_spark_accepted_them() -> None:
     sets = {OWN: "true", "spark.sql.caseSensitive": "true", "spark.sql.warehouse.dir": "/x"}
-    asked = options.checked(operation(sets={**sets, "haproc.fanout": "serial"}, silent=True))
-    entry = options.entry(asked)
+    request = options.checked(operation(sets={**sets, "haproc.fanout": "serial"}, silent=True))
+    entry = options.entry(request)
     assert entry is not None
     assert "spark.sql.caseSensitive" not in dict(entry.sets)  # it is reserved
     held = {OWN: "true", "spark.sql.warehouse.dir": "/own"}
@@ -97,11 +97,11 @@ def test_builder_settings_count_as_far_as_spark_accepted_them() -> None:
 
 
 def test_reserved_setting_is_reported_as_not_modifiable() -> None:
-    asked = operation(keys=[OWN, "spark.sql.caseSensitive", "haproc.fanout"])
-    said = protos.base.ConfigResponse()
+    request = operation(keys=[OWN, "spark.sql.caseSensitive", "haproc.fanout"])
+    response = protos.base.ConfigResponse()
     for key in (OWN, "spark.sql.caseSensitive"):
-        said.pairs.add(key=key, value="true")
-    told = protos.base.ConfigResponse.FromString(
-        options.answer(asked, said.SerializeToString(), {})
+        response.pairs.add(key=key, value="true")
+    to_client = protos.base.ConfigResponse.FromString(
+        options.answer(request, response.SerializeToString(), {})
     )
-    assert [pair.value for pair in told.pairs] == ["true", "false", "true"]
+    assert [pair.value for pair in to_client.pairs] == ["true", "false", "true"]

@@ -101,17 +101,17 @@ class Spark:
     def __init__(self, **types: str) -> None:
         self._types = types
 
-    def _asked(self, sql: str) -> list[str]:
+    def _names_in(self, sql: str) -> list[str]:
         names = [each.split("`")[1] for each in sql.split(",")]
         if not self._types.keys() >= set(names):
             raise EngineError(ErrorKind.APPLICATION, "unresolved", error_class="UNRESOLVED")
         return names
 
     async def columns(self, sql: str) -> list[Column]:
-        return [Column(name, self._types[name]) for name in self._asked(sql)]
+        return [Column(name, self._types[name]) for name in self._names_in(sql)]
 
     async def query(self, statement: SqlText, *, timeout_s: float) -> Collected:
-        names = self._asked(statement.sql)
+        names = self._names_in(statement.sql)
         return Collected((stream_of(pa.table([[1]] * len(names), names)),))
 
 

@@ -75,8 +75,8 @@ async def test_statements_of_one_user_leave_places_for_others(tmp_path: Path) ->
         rig.service.table["SLOW"] = Canned(hold=hold)
         slow = {"statement": "SLOW", "wait_timeout": "0s"}
         assert [(await post(rig, "ann", **slow))[0] for _ in range(3)] == [200, 200, 429]
-        status, told = await post(rig, "ann", statement="SELECT 1", headers=ARROW)
-        assert status == 429 and "ann" in told["message"]
+        status, answer = await post(rig, "ann", statement="SELECT 1", headers=ARROW)
+        assert status == 429 and "ann" in answer["message"]
         assert [(await post(rig, "bob", **slow))[0] for _ in range(3)] == [200, 200, 429]
         hold.set()
 

@@ -104,7 +104,7 @@ NULLS = pa.table({"N": [1], "S": pa.array([None], pa.string())})
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "reason"),
     [
         (encoded(TABLE, NULLS), "column S must not be null"),
         (encoded(TABLE) + b"more", "behind the end of the stream"),
@@ -116,10 +116,10 @@ NULLS = pa.table({"N": [1], "S": pa.array([None], pa.string())})
     ],
 )
 async def test_misfit_anywhere_refuses_the_whole_body(
-    spools: Spools, data: bytes, told: str
+    spools: Spools, data: bytes, reason: str
 ) -> None:
     body = await spooled(spools, data)
-    with pytest.raises(RequestError, match=told) as raised:
+    with pytest.raises(RequestError, match=reason) as raised:
         await body.fit(COLUMNS)
     assert (raised.value.error_class, raised.value.kind) == (
         ErrorClass.ROWS_MISFIT,
@@ -261,8 +261,8 @@ async def test_body_without_progress_is_refused_and_a_slow_one_is_accepted(
         data = encoded(TABLE)
         assert len(data) > 500_000, "longer than the patience with one piece"
         assert (await post(rig, slow(data)))[0] == 200
-        status, told = await post(rig, in_chunks(data, asyncio.Event()))
-        assert (status, told["error_class"]) == (408, "HAPROC_BODY_TIMEOUT")
+        status, answer = await post(rig, in_chunks(data, asyncio.Event()))
+        assert (status, answer["error_class"]) == (408, "HAPROC_BODY_TIMEOUT")
         await until(lambda: taken(rig) == 0)
 
 
@@ -271,8 +271,8 @@ async def test_body_beyond_its_users_share_is_refused_as_busy(tmp_path: Path) ->
         operation_bytes_max=100_000, staged_bytes_max=4 << 20, spooled_bytes_max=1 << 20
     )
     async with door(tmp_path, limits=limits) as rig:
-        status, told = await post(rig, bytes(2 << 20))
-        assert (status, told["error_class"]) == (429, "HAPROC_BUSY")
+        status, answer = await post(rig, bytes(2 << 20))
+        assert (status, answer["error_class"]) == (429, "HAPROC_BUSY")
 
 
 # -- other forms ---------------------------------------------------------------------------------

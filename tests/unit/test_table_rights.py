@@ -28,7 +28,7 @@ from haproc.reading.summary import touches
 from tests.readings.golden import CORPUS, part, reading_of
 from tests.readings.golden import recorded as golden
 from tests.unit import test_reads_between_doors as between
-from tests.unit.made_readings import alias, said, table
+from tests.unit.made_readings import alias, reading_json, table
 from tests.unit.recorded_plans import Program, read
 from tests.unit.test_reads_between_doors import HAProc, Pair, Reads, pair
 from tests.unit.test_ruling import INSERT, ReadingSpark, error_of
@@ -53,7 +53,7 @@ class CodeSpark(ReadingSpark):
             return golden(statement.sql).data
         if isinstance(statement, SqlText) and "f(" in statement.sql:
             code = alias("PythonUDF", "BIGINT", func={"c": "SimplePythonFunction", "f": {}})
-            return said(table("spark_catalog.default.t"), items=(code,))
+            return reading_json(table("spark_catalog.default.t"), items=(code,))
         return await super().reading(statement, **given)
 
 
@@ -123,11 +123,11 @@ async def test_write_of_a_user_with_one_table_is_forbidden_beyond_that_table(
 ) -> None:
     for user, forbidden in (("t", not taken), ("nothing", True)):
         async with ring(tmp_path / user, monkeypatch, user) as (both, a, _):
-            asked = asyncio.create_task(both.ask(a, sql))
-            done, _ = await asyncio.wait([asked], timeout=None if forbidden else 0.5)
+            writing = asyncio.create_task(both.ask(a, sql))
+            done, _ = await asyncio.wait([writing], timeout=None if forbidden else 0.5)
             if done:
-                assert error_of(asked.result()) == (FORBIDDEN if forbidden else "SUCCEEDED")
-            asked.cancel()  # one that is taken may wait for the other cluster
+                assert error_of(writing.result()) == (FORBIDDEN if forbidden else "SUCCEEDED")
+            writing.cancel()  # one that is taken may wait for the other cluster
 
 
 async def test_query_that_another_cluster_runs_is_checked_there(

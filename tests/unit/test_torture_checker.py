@@ -428,9 +428,9 @@ def test_packed_values_are_unpacked_in_their_order(values: list[int]) -> None:
 def test_history_is_loaded_as_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "history.jsonl"
     history = History(file)
-    asked = {"id": "x", "process": "w", "verb": Verb.APPEND, "table": "t", "key": "k"}
-    history.write("invoke", **asked, values=pack([7]))
-    history.write("invoke", **{**asked, "id": "y"}, values=pack([8]))
+    invocation = {"id": "x", "process": "w", "verb": Verb.APPEND, "table": "t", "key": "k"}
+    history.write("invoke", **invocation, values=pack([7]))
+    history.write("invoke", **{**invocation, "id": "y"}, values=pack([8]))
     history.write("complete", id="x", outcome=Outcome.ACK, cluster="a", offset=3, error="")
     position = Position(4, frozenset({6, 7}), 9)
     history.write(

@@ -39,7 +39,7 @@ OPS = (
     op(9, Verb.PUT, key="l"),
     op(10, Verb.INSERT, "set", ""),
 )
-ELSEWHERE_S = (2.4, 21, 31)
+OTHER_CLUSTER_S = (2.4, 21, 31)
 """Reads at these times are on another cluster."""
 NOW: Content = {"k": (3,), "l": (9,)}
 
@@ -52,7 +52,7 @@ def read(
     **more: object,
 ) -> Read:
     made = Read(
-        "r", table, "c" if at_s in ELSEWHERE_S else "b", at_s, at_s + 0.1, content, level=level
+        "r", table, "c" if at_s in OTHER_CLUSTER_S else "b", at_s, at_s + 0.1, content, level=level
     )
     return replace(made, **more)  # type: ignore[arg-type]
 
@@ -199,7 +199,7 @@ def test_calls_by_key_contains_linearizable_reads_and_all_writes_that_may_count(
 
 def test_figures_show_levels_and_failovers() -> None:
     moved = bounded({"k": (3,)}, 2)
-    moved = replace(moved, asked="a", answered_by="b")
+    moved = replace(moved, sent_to="a", answered_by="b")
     failed = {"type": "read-failed", "t": 9.0, "invoked": 8.0, "level": "bounded", "lag_max": 2}
     history = replace(run([linear(NOW), moved, read({"k": (1,)})]), events=(failed,))
     found = figures(history)

@@ -86,9 +86,9 @@ def test_plan_kills_during_joins_rebuilds_and_repairs(seed: int) -> None:
     assert [fault.at_s for fault in planned] == sorted(fault.at_s for fault in planned)
     for scheme in RENEWALS:
         mine = [fault for fault in planned if fault.scheme is scheme]
-        asked = [n for n, fault in enumerate(mine) if fault.deed not in (Deed.KILL, Deed.STEP)]
-        assert len(asked) > 3
-        for first, after in itertools.pairwise(asked):
+        positions = [n for n, fault in enumerate(mine) if fault.deed not in (Deed.KILL, Deed.STEP)]
+        assert len(positions) > 3
+        for first, after in itertools.pairwise(positions):
             ((_, name),) = mine[first].victims
             struck = [victim for fault in mine[first + 1 : after] for victim in fault.victims]
             assert (name == GUEST) == (scheme is Scheme.MEMBER)

@@ -127,7 +127,7 @@ def test_programs_alternate_ways_and_orders_of_doors(tmp_path: Path) -> None:
     history = History(tmp_path / "h")
     made = make_programs("{}:1".format, ["a", "b", "c"], 1, history, count=4, first_number=9)
     history.close()
-    noted = [program._told for program in made]
+    noted = [program._arguments for program in made]
     assert [each.name for each in noted] == ["plain-1", "channel-1", "plain-2", "channel-2"]
     assert [each.way for each in noted] == [*Way, *Way]
     assert [each.doors[0] for each in noted] == ["a:1", "b:1", "c:1", "a:1"]

@@ -37,10 +37,10 @@ class Scripted(Renewals):
     def __init__(self, history: History, *answers: dict[str, Any] | None) -> None:
         super().__init__(cast(Stage, Ring(["a", "b", "c"])), 1, history)
         self.answers = list(answers)
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def _ask(self, name: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        self.asked.append(f"{method} {path.rpartition('/')[2]}")
+        self.requests.append(f"{method} {path.rpartition('/')[2]}")
         answer = self.answers.pop(0)
         if answer is None:
             raise AskError("silent", 3)

@@ -31,7 +31,7 @@ UNAVAILABLE = failing(503, "availability", "HAPROC_DOWN", outcome="NOT_SENT")
 
 
 class Registers(Client):
-    """Reads and writes the register table as the test tells it."""
+    """Reads and writes the register table on the test's command."""
 
     def step(self) -> None:
         """Do nothing."""
@@ -67,10 +67,10 @@ def test_read_answered_by_another_server_is_noted_as_a_failover(
     first, second, third = load(tmp_path / "h").reads
     assert first.content == {"1": (11,), "2": (12,)}
     assert (first.level, first.token, first.after_offset) == (Level.ANY, 0, 7)
-    assert (first.asked, first.answered_by, first.failed_over) == ("a", "a", False)
+    assert (first.sent_to, first.answered_by, first.failed_over) == ("a", "a", False)
     assert (second.level, second.lag_max, second.token) == (Level.BOUNDED, 4, 7)
-    assert (second.asked, second.answered_by, second.failed_over) == ("a", "b", True)
-    assert (third.asked, third.token, third.failed_over) == ("b", 9, False)
+    assert (second.sent_to, second.answered_by, second.failed_over) == ("a", "b", True)
+    assert (third.sent_to, third.token, third.failed_over) == ("b", 9, False)
     assert servers[1].seen[0]["consistency"] == "bounded"
     assert servers[1].seen[0]["acceptable_offset_lag"] == 4
 
@@ -80,7 +80,7 @@ def test_read_that_fails_is_noted_with_its_level(servers: list[Server], tmp_path
     with working(Registers, servers, tmp_path / "h") as client:
         client.read("reg_0", Level.LINEARIZABLE)
     (event,) = load(tmp_path / "h").events
-    assert (event["type"], event["level"], event["asked"]) == ("read-failed", "linearizable", "a")
+    assert (event["type"], event["level"], event["sent_to"]) == ("read-failed", "linearizable", "a")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_client_of_a_level_reads_at_that_level(
     assert {body["consistency"] for body in servers[0].seen if "consistency" in body} == levels
     assert {op.outcome for op in run.ops} <= {Outcome.ACK}
     assert bool(run.ops) is (kind is SessionClient)
-    assert all(op.asked == op.answered_by == "a" for op in run.ops)
+    assert all(op.sent_to == op.answered_by == "a" for op in run.ops)
 
 
 def test_make_clients_uses_only_the_chosen_levels(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ async def test_hash_of_a_token_is_refused_as_a_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("users", "told"),
+    ("users", "reason"),
     [
         (["{name: ann}"], "give either token or token_hash"),
         (["{name: ann, token_hash: abc}"], "must be sha256: and 64 digits"),
@@ -101,9 +101,9 @@ async def test_hash_of_a_token_is_refused_as_a_token(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_file_of_users_is_refused_with_the_reason(
-    tmp_path: Path, users: list[str], told: str
+    tmp_path: Path, users: list[str], reason: str
 ) -> None:
-    assert told in problems(tmp_path, *users)
+    assert reason in problems(tmp_path, *users)
 
 
 def test_missing_file_of_users_is_named(tmp_path: Path) -> None:
@@ -207,10 +207,10 @@ async def test_token_of_the_token_command_is_admitted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["token", "ann", "--role", "reader", "--table", "spark_catalog.s.*"]) == 0
-    told = capsys.readouterr()
-    token = told.err.strip().rpartition(" ")[2]
-    assert len(token) >= 43 and token not in told.out
-    access = Access(load(write(tmp_path, told.out.strip().removeprefix("- ")), {}))
+    captured = capsys.readouterr()
+    token = captured.err.strip().rpartition(" ")[2]
+    assert len(token) >= 43 and token not in captured.out
+    access = Access(load(write(tmp_path, captured.out.strip().removeprefix("- ")), {}))
     rights = Rights((Role.READER,), ("spark_catalog.s.*",))
     assert await admitted(access, token) == Admitted("ann", rights)
 

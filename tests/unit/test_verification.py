@@ -26,7 +26,7 @@ WORDS = {"=": Finding.EQUAL, "x": Finding.DIFFERENT, "?": Finding.UNDECIDED}
 WORDS["-"] = Finding.UNAVAILABLE
 
 
-def records(told: Mapping[str, str]) -> dict[str, Checksums]:
+def records(reported: Mapping[str, str]) -> dict[str, Checksums]:
     """Return records of one table's checksums: ``1!`` of a marked cluster, ``E`` for an error."""
     return {
         name: Checksums(
@@ -37,12 +37,12 @@ def records(told: Mapping[str, str]) -> dict[str, Checksums]:
             "!" in text,
             "E" * (text == "E"),
         )
-        for name, text in told.items()
+        for name, text in reported.items()
     }
 
 
 @pytest.mark.parametrize(
-    ("told", "trusted", "found"),
+    ("reported", "trusted", "found"),
     [
         ({"a": "1", "b": "1", "c": "1"}, "", "==="),
         # the majority is right
@@ -84,35 +84,35 @@ def records(told: Mapping[str, str]) -> dict[str, Checksums]:
     ],
 )
 def test_compare_of_one_table_gives_the_finding_of_each_cluster(
-    told: dict[str, str], trusted: str, found: str
+    reported: dict[str, str], trusted: str, found: str
 ) -> None:
-    findings = compare(records(told), "abc", trusted)
+    findings = compare(records(reported), "abc", trusted)
     assert [findings.clusters[name] for name in "abc"] == [WORDS[letter] for letter in found]
 
 
 def test_compare_judges_each_table_separately() -> None:
-    told = {
+    reported = {
         "a": Checksums(9, "a", 0, {"s": "1", "t": "1"}),
         "b": Checksums(9, "b", 0, {"s": "2", "t": "1"}),
         "c": Checksums(9, "c", 0, {"s": "1", "t": "2", "u": "1"}),
     }
-    findings = compare(told, "abc")
+    findings = compare(reported, "abc")
     assert findings.different("b") == ["s"]
     assert findings.different("c") == ["t", "u"]
     assert findings.clusters["a"] is Finding.EQUAL
 
 
 def test_findings_are_counted_by_table_for_each_cluster() -> None:
-    told = {
+    reported = {
         "a": Checksums(9, "a", 0, {"s": "1", "t": "1", "u": ""}),
         "b": Checksums(9, "b", 0, {"s": "1", "t": "1", "u": "2"}),
         "c": Checksums(9, "c", 0, {"s": "1", "t": "2", "u": "2"}),
     }
-    findings = compare(told, "abc")
+    findings = compare(reported, "abc")
     nothing = {finding.value: 0 for finding in Finding}
     assert findings.counted("a") == {**nothing, "equal": 2, "undecided": 1}
     assert findings.counted("c") == {**nothing, "equal": 2, "different": 1}
-    assert compare(told, "abcd").counted("d") == {**nothing, "unavailable": 3}
+    assert compare(reported, "abcd").counted("d") == {**nothing, "unavailable": 3}
 
 
 def test_compare_reports_a_tie_and_its_differing_checksums() -> None:
@@ -131,12 +131,12 @@ def test_compare_reports_a_tie_and_its_differing_checksums() -> None:
 
 def test_compare_decides_only_by_a_majority_that_later_checksums_cannot_change() -> None:
     # Two of five are the most so far; both that are missing may say the same as the third.
-    told = {"a": "1", "b": "1", "c": "2"}
-    assert set(compare(records(told), "abcde").clusters.values()) == {
+    reported = {"a": "1", "b": "1", "c": "2"}
+    assert set(compare(records(reported), "abcde").clusters.values()) == {
         Finding.UNDECIDED,
         Finding.UNAVAILABLE,
     }
-    assert compare(records({**told, "d": "1"}), "abcde").clusters["c"] is Finding.DIFFERENT
+    assert compare(records({**reported, "d": "1"}), "abcde").clusters["c"] is Finding.DIFFERENT
 
 
 def test_compare_of_a_ring_of_one_cluster_is_equal() -> None:
@@ -144,8 +144,8 @@ def test_compare_of_a_ring_of_one_cluster_is_equal() -> None:
 
 
 def test_compare_without_tables_is_equal() -> None:
-    told = {name: Checksums(9, name, 0, {}) for name in "abc"}
-    assert set(compare(told, "abc").clusters.values()) == {Finding.EQUAL}
+    reported = {name: Checksums(9, name, 0, {}) for name in "abc"}
+    assert set(compare(reported, "abc").clusters.values()) == {Finding.EQUAL}
 
 
 sums = st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["1", "2", "1!", "2!", "", "E"]))
@@ -153,11 +153,11 @@ sums = st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["1", "2", "1!",
 
 @given(sums, st.sampled_from(["", *"abcd"]))
 def test_compare_never_finds_all_different_and_judges_equal_checksums_alike(
-    told: dict[str, str], trusted: str
+    reported: dict[str, str], trusted: str
 ) -> None:
-    made = records(told)
+    made = records(reported)
     found = compare(made, "abcd", trusted)
-    spoke = [name for name in told if told[name] != "E"]
+    spoke = [name for name in reported if reported[name] != "E"]
     if spoke:
         assert any(found.clusters[name] is not Finding.DIFFERENT for name in spoke)
     by_sum: dict[str, set[Finding]] = {}
@@ -176,7 +176,7 @@ class Reading:
     def __init__(self) -> None:
         self.reading: list[str] = []
         self.go_on = asyncio.Event()
-        self.told: list[Checksums] = []
+        self.appended: list[Checksums] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.holds: list[bool] = []
 
@@ -185,7 +185,7 @@ class Reading:
             return
 
         async def append(message: Checksums) -> None:
-            self.told.append(message)
+            self.appended.append(message)
 
         return SimpleNamespace(
             me="a",
@@ -222,5 +222,5 @@ async def test_tables_are_read_to_the_end_only_for_the_newest_marker() -> None:
     cluster.go_on.set()
     await asyncio.gather(*cluster.tasks)
     assert cluster.reading == ["s", "s", "t"]
-    assert [(each.marker, each.tables) for each in cluster.told] == [(6, {"s": "1", "t": "1"})]
+    assert [(each.marker, each.tables) for each in cluster.appended] == [(6, {"s": "1", "t": "1"})]
     assert cluster.holds == [True, True, False, False]

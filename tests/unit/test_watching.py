@@ -34,7 +34,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[dict[str, Here]]:
     config = ring_config(tmp_path, None, RULES)
     config = dataclasses.replace(config, clusters=config.clusters[:2])
     async with presences(config, "ab") as made:
-        await until(lambda: all(here.heard for here in made.values()))
+        await until(lambda: all(here.receives_all for here in made.values()))
         yield made
 
 
@@ -42,14 +42,14 @@ class Peers:
     """Peers that report why they do not serve, or do not answer."""
 
     answers = True
-    asked = 0
+    requests = 0
 
     async def status(self, peer: str, timeout_s: float) -> PeerStatus:
-        self.asked += 1
+        self.requests += 1
         if not self.answers:
             raise PeerUnavailableError(f"{peer} does not answer")
-        told = (peer, State.DIVERGED, "tables differ", False, None, "1", 4, 5, 1, False, ())
-        return PeerStatus(*told)
+        fields = (peer, State.DIVERGED, "tables differ", False, None, "1", 4, 5, 1, False, ())
+        return PeerStatus(*fields)
 
 
 def watching(here: Here, peers: Peers, outcomes: Outcomes | None = None) -> Watching:
@@ -66,27 +66,27 @@ def watching(here: Here, peers: Peers, outcomes: Outcomes | None = None) -> Watc
 async def test_change_of_a_peers_state_is_recorded_and_reported_at_once(
     pair: dict[str, Here],
 ) -> None:
-    presence, told = pair["a"].presence, asyncio.Event()
-    presence.on_change = told.set
+    presence, changed = pair["a"].presence, asyncio.Event()
+    presence.on_change = changed.set
     pair["b"].own = lambda: dataclasses.replace(OWN, state=State.DOWN)  # type: ignore[method-assign]
-    await asyncio.wait_for(told.wait(), 10)
+    await asyncio.wait_for(changed.wait(), 10)
     change = dict(presence.history.changes[-1])
     assert change.pop("at")
     assert change == {"cluster": "b", "before": "READY", "after": "DOWN"}
-    told.clear()
+    changed.clear()
     await pair["b"].aclose()
-    await asyncio.wait_for(told.wait(), 10)
+    await asyncio.wait_for(changed.wait(), 10)
     assert presence.history.changes[-1]["after"] == ""
 
 
 async def test_own_change_is_reported_even_if_the_state_follows_later(
     pair: dict[str, Here],
 ) -> None:
-    here, told = pair["a"], asyncio.Event()
-    here.presence.on_change = told.set
+    here, changed = pair["a"], asyncio.Event()
+    here.presence.on_change = changed.set
     here.presence.members.state_changed()
     here.own = lambda: dataclasses.replace(OWN, state=State.STUCK)  # type: ignore[method-assign]
-    await asyncio.wait_for(told.wait(), 10)
+    await asyncio.wait_for(changed.wait(), 10)
     assert here.presence.history.changes[-1]["after"] == "STUCK"
 
 
@@ -99,13 +99,13 @@ async def test_history_has_a_sample_of_every_clusters_lag(pair: dict[str, Here])
     assert samples[-1]["lag"] == {"a": 0, "b": 0}
 
 
-async def test_peer_is_asked_for_its_reason_only_if_it_does_not_serve(
+async def test_reason_of_a_peer_is_requested_only_if_it_does_not_serve(
     pair: dict[str, Here],
 ) -> None:
     here, peers = pair["a"], Peers()
     seen = watching(here, peers)
     public, more = await seen.snapshot()
-    assert (peers.asked, more, public["reason"]) == (0, {}, "the log is away")
+    assert (peers.requests, more, public["reason"]) == (0, {}, "the log is away")
     pair["b"].own = lambda: dataclasses.replace(OWN, state=State.DIVERGED)  # type: ignore[method-assign]
     await until(lambda: here.presence.history.changes[-1]["after"] == "DIVERGED")
     for peers.answers, reason in ((True, "tables differ"), (False, None)):

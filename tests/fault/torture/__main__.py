@@ -63,7 +63,7 @@ def main() -> int:
     parser.add_argument("--check", type=Path, default=None, help="a history to judge again")
     given = parser.parse_args()
     if given.check is not None:
-        return _told(judge(given.check))
+        return _report(judge(given.check))
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
     folder = given.folder or Path("build") / f"torture-{given.log}-{seed}-{int(time.time())}"
     options = Options(
@@ -84,10 +84,10 @@ def main() -> int:
     )
     signal.signal(signal.SIGTERM, _interrupted)
     print(f"seed {seed}, log {given.log}, in {options.folder}", flush=True)
-    return _told(torture(options))
+    return _report(torture(options))
 
 
-def _told(verdict: Verdict) -> int:
+def _report(verdict: Verdict) -> int:
     print(verdict)
     return 1 if verdict.violations else 0
 

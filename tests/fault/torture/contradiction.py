@@ -43,7 +43,7 @@ class Contradiction:
         earlier = len(self.calls) - len(shown)
         lines = [f"and {earlier} earlier ones"] * (earlier > 0) + [str(call) for call in shown]
         around = "".join(f"\n      {line}" for line in lines)
-        return f"{self.stuck.told}: {self._why()}{around}"
+        return f"{self.stuck.label}: {self._why()}{around}"
 
     def _why(self) -> str:
         if self.unwritten:
@@ -190,7 +190,7 @@ def _why(calls: Sequence[Call], stuck: Call) -> str:
     mine = [call for call in writers if set(call.values) & set(stuck.values)]
     for writer in mine if stuck.verb is None else ():
         if writer.invoked_s > stuck.completed_s:
-            return f"it shows a value from the future, of {writer.told}"
+            return f"it shows a value from the future, of {writer.label}"
 
     def effective_s(call: Call) -> float:
         return min(call.completed_s, *(shown_s.get(value, math.inf) for value in call.values))
@@ -201,5 +201,5 @@ def _why(calls: Sequence[Call], stuck: Call) -> str:
         ended_s = effective_s(later) if later.values else later.completed_s
         if later not in mine and replaced and ended_s < stuck.invoked_s:
             before_s = stuck.invoked_s - ended_s
-            return f"it is stale: {later.told} had taken effect {before_s:.2f} s before it began"
+            return f"it is stale: {later.label} had taken effect {before_s:.2f} s before it began"
     return "no order of these operations explains it"

@@ -222,8 +222,8 @@ def shown(values: Mapping[str, Any], indent: str = "  ") -> str:
             lines.append(f"{indent}{name}:")
             lines.append(shown(value, indent + "  "))
         elif isinstance(value, dict):
-            told = ", ".join(f"{key} {each}" for key, each in value.items()) or "none"
-            lines.append(f"{indent}{name}: {told}")
+            text = ", ".join(f"{key} {each}" for key, each in value.items()) or "none"
+            lines.append(f"{indent}{name}: {text}")
         else:
             lines.append(f"{indent}{name}: {value}")
     return "\n".join(lines)

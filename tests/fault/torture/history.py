@@ -88,15 +88,15 @@ class Op:
     offset: int | None = None
     error: str = ""
     took_s: float = math.inf
-    asked: str = ""
+    sent_to: str = ""
     """The cluster of the HAProc that the client meant to ask."""
     answered_by: str = ""
     """The cluster of the HAProc that answered."""
 
     @property
     def failed_over(self) -> bool:
-        """True if another HAProc answered than the one that the client asked first."""
-        return bool(self.answered_by) and self.answered_by != self.asked
+        """True if another HAProc answered than the one that received the request first."""
+        return bool(self.answered_by) and self.answered_by != self.sent_to
 
     def __str__(self) -> str:
         at = f" at offset {self.offset}" if self.offset is not None else ""
@@ -138,13 +138,13 @@ class Read:
     """The number of the log's records that show all that the client had written and seen before."""
     after_offset: int | None = None
     """The number of the log's records that show all that the answer shows, as it reports."""
-    asked: str = ""
+    sent_to: str = ""
     answered_by: str = ""
 
     @property
     def failed_over(self) -> bool:
-        """True if another HAProc answered than the one that the client asked first."""
-        return bool(self.answered_by) and self.answered_by != self.asked
+        """True if another HAProc answered than the one that received the request first."""
+        return bool(self.answered_by) and self.answered_by != self.sent_to
 
     def __str__(self) -> str:
         level = f"{self.level} " * (self.level is not Level.ANY)
@@ -333,7 +333,7 @@ def _completed(op: Op, line: Mapping[str, Any]) -> Op:
         offset=line["offset"],
         error=line["error"],
         took_s=line["t"] - op.invoked_s,
-        asked=line.get("asked", ""),
+        sent_to=line.get("sent_to", ""),
         answered_by=line.get("answered_by", ""),
     )
 
@@ -372,7 +372,7 @@ def _read(line: Mapping[str, Any]) -> Read:
         lag_max=line.get("lag_max", 0),
         token=line.get("token", 0),
         after_offset=line.get("after_offset"),
-        asked=line.get("asked", ""),
+        sent_to=line.get("sent_to", ""),
         answered_by=line.get("answered_by", ""),
     )
 

@@ -55,8 +55,8 @@ def calls_by_key(run: Run) -> Mapping[tuple[str, str], Sequence[Call]]:
 
 
 def _read_of(read: Read, key: str, held: tuple[int, ...]) -> Call:
-    told = f"{read.process}'s read of {key}={pack(held) or 'nothing'} on {read.cluster}"
-    return Call(None, held, read.invoked_s, read.completed_s, told)
+    text = f"{read.process}'s read of {key}={pack(held) or 'nothing'} on {read.cluster}"
+    return Call(None, held, read.invoked_s, read.completed_s, text)
 
 
 def _linearizable(run: Run) -> Iterator[Violation]:

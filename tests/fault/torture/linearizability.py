@@ -51,12 +51,12 @@ class Call:
     invoked_s: float
     completed_s: float = math.inf
     """Infinite for a write whose outcome is unknown."""
-    told: str = ""
+    label: str = ""
     """The client, the cluster and the offset, as text for people."""
 
     def __str__(self) -> str:
         ended = "  never" if self.completed_s == math.inf else f"{self.completed_s:7.2f}"
-        return f"{self.invoked_s:7.2f} to {ended} s: {self.told}"
+        return f"{self.invoked_s:7.2f} to {ended} s: {self.label}"
 
 
 @dataclass(frozen=True, slots=True)

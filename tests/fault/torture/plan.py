@@ -249,18 +249,18 @@ class _Planner:
             return self._renewal(scheme, now, Fault(now, Deed.MEMBER, scheme, (_GUEST,)), GUEST)
         name = self._one_to_strike(now)
         if name is not None and scheme in _DEEDS:
-            asked = Fault(now, _DEEDS[scheme], scheme, ((Target.HAPROC, name),))
-            return self._renewal(scheme, now, asked, name)
+            fault = Fault(now, _DEEDS[scheme], scheme, ((Target.HAPROC, name),))
+            return self._renewal(scheme, now, fault, name)
         return [] if name is None else self._cluster(scheme, now, name)
 
-    def _renewal(self, scheme: Scheme, now: float, asked: Fault, name: str) -> list[Fault]:
+    def _renewal(self, scheme: Scheme, now: float, fault: Fault, name: str) -> list[Fault]:
         """Return kills during a renewal: of the cluster itself, and of one that may be its donor.
 
         The last one is of the cluster itself.
         """
         others = [each for each in self._clusters if each != name and self._serves(each, now)]
         other = self._random.choice(others) if len(others) > 1 else name
-        faults, midst_s = [asked], _MIDST_S[scheme]
+        faults, midst_s = [fault], _MIDST_S[scheme]
         for number, pause_s in enumerate(midst_s, 1):
             now += self._random.uniform(*pause_s)
             struck = name if number == len(midst_s) else self._random.choice((name, other))

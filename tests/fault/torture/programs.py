@@ -20,7 +20,7 @@ from tests.fault.torture.part import Part
 ENDS_S = 240.0
 """More than a plain program's longest pause between two tries (60 s) and a slow statement."""
 _LOOK_S = 0.2
-_SAID_SHOWN = 3000
+_OUTPUT_SHOWN = 3000
 
 
 class Way(StrEnum):
@@ -33,7 +33,7 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ProgramArguments:
     """The arguments of a program."""
 
     name: str
@@ -50,18 +50,18 @@ class Told:
 class Program(Part):
     """Runs one program until it is stopped; its output is in a file beside the history."""
 
-    def __init__(self, told: Told, history: History) -> None:
-        super().__init__(told.name, history)
-        self._told = told
+    def __init__(self, arguments: ProgramArguments, history: History) -> None:
+        super().__init__(arguments.name, history)
+        self._arguments = arguments
 
     def work(self) -> None:
         """Start the program and wait for its end; raise RuntimeError if it fails."""
-        said = Path(self._told.file).parent / f"{self.name}.log"
+        log_file = Path(self._arguments.file).parent / f"{self.name}.log"
         command = [sys.executable, "-m", "tests.fault.torture.pyspark_program"]
         with (
-            said.open("wb") as output,
+            log_file.open("wb") as output,
             subprocess.Popen(
-                [*command, json.dumps(asdict(self._told))],
+                [*command, json.dumps(asdict(self._arguments))],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -77,7 +77,7 @@ class Program(Part):
             except subprocess.TimeoutExpired:
                 process.kill()
         if process.returncode:
-            end = said.read_text(errors="replace")[-_SAID_SHOWN:]
+            end = log_file.read_text(errors="replace")[-_OUTPUT_SHOWN:]
             raise RuntimeError(f"{self.name} ended with {process.returncode}: {end}")
 
 
@@ -95,7 +95,7 @@ def make_programs(
     for index in range(count):
         way = list(Way)[index % len(Way)]
         first = index % len(names)
-        told = Told(
+        arguments = ProgramArguments(
             name=f"{way}-{index // len(Way) + 1}",
             number=first_number + index,
             way=way,
@@ -104,5 +104,5 @@ def make_programs(
             file=str(history.file),
             began=history.began,
         )
-        made.append(Program(told, history))
+        made.append(Program(arguments, history))
     return made

@@ -31,7 +31,7 @@ from pyspark.sql.types import LongType
 import haclient
 from tests.fault.torture import pyspark_writes
 from tests.fault.torture.history import History, Level, Outcome, Verb, content_json, pack
-from tests.fault.torture.programs import Told, Way
+from tests.fault.torture.programs import ProgramArguments, Way
 from tests.fault.torture.workloads import LISTS, REGISTERS, TABLES, content_of
 
 _MILLION = 1_000_000
@@ -77,16 +77,18 @@ def opened(way: Way, doors: Sequence[str]) -> Any:
 class PysparkProgram:
     """See the module."""
 
-    def __init__(self, told: Told, history: History, stopped: threading.Event) -> None:
-        self._told = told
+    def __init__(
+        self, arguments: ProgramArguments, history: History, stopped: threading.Event
+    ) -> None:
+        self._arguments = arguments
         self._history = history
         self._stopped = stopped
-        self._random = random.Random(f"{told.seed} {told.name}")
-        self._values = itertools.count(told.number * _MILLION + 1)
+        self._random = random.Random(f"{arguments.seed} {arguments.name}")
+        self._values = itertools.count(arguments.number * _MILLION + 1)
         self._write: dict[str, Any] | None = None
         self._id = ""
         self._kept: tuple[Any, ...] = ()
-        self.session = opened(told.way, told.doors)
+        self.session = opened(arguments.way, arguments.doors)
         client = self.session.client
         client._stub = Noting(client._stub, self._sends)
 
@@ -112,7 +114,7 @@ class PysparkProgram:
     # -- the session -------------------------------------------------------------------------
 
     def _furnish(self) -> None:
-        number = self._told.number
+        number = self._arguments.number
         for name, value in _SETTINGS.items():
             self.session.conf.set(name, value)
         self.session.range(10).createOrReplaceTempView("steps")
@@ -142,11 +144,11 @@ class PysparkProgram:
         text = "SELECT sum(marked(id)), current_timezone() FROM steps"
         total, zone = self.session.sql(text).collect()[0]
         ok = found == _SETTINGS and zone == _SETTINGS["spark.sql.session.timeZone"]
-        ok = ok and total == sum(range(10)) + 10 * self._told.number
+        ok = ok and total == sum(range(10)) + 10 * self._arguments.number
         kept = self._variables()
         ok = ok and kept == self._kept
-        told = {"settings": found, "total": total, "zone": zone, "kept": [self._kept, kept]}
-        self._history.write("session", process=self._told.name, ok=ok, found=told)
+        state = {"settings": found, "total": total, "zone": zone, "kept": [self._kept, kept]}
+        self._history.write("session", process=self._arguments.name, ok=ok, found=state)
 
     # -- reads -------------------------------------------------------------------------------
 
@@ -170,11 +172,11 @@ class PysparkProgram:
         self._history.write(
             "read",
             invoked=invoked,
-            process=self._told.name,
+            process=self._arguments.name,
             table=table,
             level=Level.SESSION,
             lag_max=0,
-            asked="",
+            sent_to="",
             token=0,
             cluster=clusters.pop(),
             answered_by="",
@@ -203,7 +205,7 @@ class PysparkProgram:
             table,
             "",
             ids,
-            lambda: way.write(self.session, table, ids, self._told.name),
+            lambda: way.write(self.session, table, ids, self._arguments.name),
         )
 
     def _change(self) -> None:
@@ -247,14 +249,14 @@ class PysparkProgram:
         if self._id:
             self._history.write(
                 "program-error",
-                process=self._told.name,
+                process=self._arguments.name,
                 what=str(self._write),
                 error=f"it was sent as {self._id} and as {operation_id}",
                 took_s=0.0,
                 given_up=False,
             )
         self._id = operation_id
-        self._history.write("invoke", id=operation_id, process=self._told.name, **self._write)
+        self._history.write("invoke", id=operation_id, process=self._arguments.name, **self._write)
 
     # -- errors ------------------------------------------------------------------------------
 
@@ -276,7 +278,7 @@ class PysparkProgram:
         )
         self._history.write(
             "program-error",
-            process=self._told.name,
+            process=self._arguments.name,
             what=what,
             error=f"{type(error).__name__} {error}"[:1000],
             took_s=round(took_s, 2),
@@ -287,8 +289,10 @@ class PysparkProgram:
 def main() -> None:
     """Work until the input ends."""
     given = json.loads(sys.argv[1])
-    told = Told(**(given | {"way": Way(given["way"]), "doors": tuple(given["doors"])}))
-    history = History(Path(told.file), began=told.began)
+    arguments = ProgramArguments(
+        **(given | {"way": Way(given["way"]), "doors": tuple(given["doors"])})
+    )
+    history = History(Path(arguments.file), began=arguments.began)
     stopped = threading.Event()
 
     def wait_for_end() -> None:
@@ -296,7 +300,7 @@ def main() -> None:
         stopped.set()
 
     threading.Thread(target=wait_for_end, daemon=True).start()
-    program = PysparkProgram(told, history, stopped)
+    program = PysparkProgram(arguments, history, stopped)
     program.work()
     program.session.stop()
     history.close()

@@ -40,30 +40,30 @@ class Renewals(Part):
         super().__init__("renewals", history)
         self._stage = stage
         self._random = random.Random(f"{seed} renewals")
-        self._asked: tuple[Deed, str] | None = None
+        self._request: tuple[Deed, str] | None = None
 
     @property
     def busy(self) -> bool:
         """True if a renewal is running."""
-        return self._asked is not None
+        return self._request is not None
 
     def ask(self, deed: Deed, name: str) -> bool:
         """Begin a renewal, unless another one is under way; return whether it begins."""
         if self.busy:
             return False
-        self._asked = deed, name
+        self._request = deed, name
         return True
 
     def work(self) -> None:
         """Carry out requested renewals until stopped."""
         while not self._stopped.wait(_TURN_S):
-            if self._asked is not None:
-                deed, name = self._asked
+            if self._request is not None:
+                deed, name = self._request
                 began_s = self._history.now()
                 end = asyncio.run(self._do(deed, name))
                 took_s = round(self._history.now() - began_s, 1)
                 self._history.write("renewal", deed=deed, name=name, end=end, took_s=took_s)
-                self._asked = None
+                self._request = None
 
     async def _do(self, deed: Deed, name: str) -> str:
         """Carry out a renewal; return its result."""
@@ -150,17 +150,17 @@ class Renewals(Part):
         command = [sys.executable, "-m", "haproc", "cluster", what, name, *more]
         command += ["--folder", str(self._stage.ring.folder)]
         self._stage.changing(name, leaves=what == "remove")
-        runs, told = 0, ""
+        runs, output = 0, ""
         code: int | None = None
         try:
             while runs < _COMMANDS_MAX and code != 0 and not self._stopped.is_set():
                 await asyncio.sleep(_PAUSE_S * min(runs, 1))
                 runs += 1
-                code, told = await self._run_command(command, what)
+                code, output = await self._run_command(command, what)
         finally:
             self._stage.refresh()
             self._stage.changed(name)
-        return f"exit {code}: {told} ({runs} times)"
+        return f"exit {code}: {output} ({runs} times)"
 
     async def _run_command(self, command: list[str], what: str) -> tuple[int | None, str]:
         written = self._stage.ring.folder / f"cluster-{what}.log"
@@ -177,5 +177,5 @@ class Renewals(Part):
             if process.returncode is None:
                 process.kill()
             await process.wait()
-        told = written.read_text(errors="replace").splitlines()
-        return process.returncode, " / ".join(told[-3:])
+        output = written.read_text(errors="replace").splitlines()
+        return process.returncode, " / ".join(output[-3:])

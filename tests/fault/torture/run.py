@@ -68,7 +68,7 @@ class Options:
     redis: bool = False
     """True if the HAProcs keep their state in a Redis, which is struck, too."""
     renewals: tuple[Scheme, ...] = ()
-    """Which of joins, rebuilds and repairs to include."""
+    """The joins, rebuilds and repairs to include."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ def judge(history: Path) -> Verdict:
     """Check a history, of this run or an old one."""
     run: Run = load(history)
     begin = next((event for event in run.events if event["type"] == "run"), {})
-    told = f"seed {begin.get('seed')}, log {begin.get('log')}"
-    return Verdict(told, tuple(check(run)), figures(run), history)
+    title = f"seed {begin.get('seed')}, log {begin.get('log')}"
+    return Verdict(title, tuple(check(run)), figures(run), history)
 
 
 def torture(options: Options, ring: LocalRing | None = None) -> Verdict:

@@ -44,9 +44,9 @@ def check_reads(run: Run) -> Iterator[Violation]:
 
 
 def _possible(where: str, ops: Sequence[Op], read: Read) -> Iterator[Violation]:
-    asked = [op for op in ops if op.invoked_s <= read.completed_s]
+    begun = [op for op in ops if op.invoked_s <= read.completed_s]
     place = f"{where}, {read}"
-    yield from ghosts(place, written(asked), read.content)
+    yield from ghosts(place, written(begun), read.content)
     if kind_of(ops) is TableKind.REGISTER:
         return
     for key, values in read.content.items():

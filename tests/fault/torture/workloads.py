@@ -155,7 +155,7 @@ class Client(Part):
             values=pack(values),
         )
         outcome, ha, error = Outcome.ACK, dict[str, Any](), ""
-        asked, answered_by = self._current, ""
+        sent_to, answered_by = self._current, ""
         try:
             ha = run(request_id, timeout_s) if run else self._execute(sql, request_id, timeout_s)
             answered_by = self._current
@@ -170,14 +170,14 @@ class Client(Part):
             cluster=str(ha.get("cluster") or ""),
             offset=ha.get("log_offset"),
             error=error,
-            asked=asked,
+            sent_to=sent_to,
             answered_by=answered_by,
         )
         return outcome
 
     @property
     def _current(self) -> str:
-        """The cluster that will be asked first, or that answered last."""
+        """The cluster that receives the next request first, or that answered last."""
         return self._servers.get(self._connection.server, "")
 
     def read(self, table: str, level: Level = Level.ANY, lag_max: int = 0) -> None:
@@ -188,15 +188,15 @@ class Client(Part):
         if level is Level.BOUNDED:
             options["acceptable_offset_lag"] = lag_max
         known = {"process": self.name, "table": table, "level": level, "lag_max": lag_max}
-        known |= {"asked": self._current, "token": self._connection.after_offset}
+        known |= {"sent_to": self._current, "token": self._connection.after_offset}
         timeout_s, invoked = self._random.choice(_TIMEOUTS_S), round(self._history.now(), 4)
         with self._connection.cursor() as cursor:
             try:
                 cursor.execute(select(table), timeout_s=timeout_s, **options)
                 rows = cursor.fetchall()
             except haclient.Error as error:
-                told = {"failure": error.kind, "error": f"{error.error_class} {error}"[:400]}
-                self._history.write("read-failed", invoked=invoked, **known, **told)
+                failed_as = {"failure": error.kind, "error": f"{error.error_class} {error}"[:400]}
+                self._history.write("read-failed", invoked=invoked, **known, **failed_as)
                 return
             self._history.write(
                 "read",

@@ -1,4 +1,4 @@
-"""A story on the ring, told line by line: what enters the log, runs on each Spark, and is answered.
+"""The trace of a story on the ring: the log's records, each Spark's statements, and the answers.
 
 Nothing is left to chance here: every delay has its mean, each cluster at a pace of its own. So a
 story changes only when the ring behaves otherwise. Who does what is observed from outside: what
@@ -78,14 +78,14 @@ class Steady(random.Random):
         return 4
 
 
-class Telling(Stage):
+class RecordedStage(Stage):
     """A stage on which every event is recorded."""
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(1, limits)
         self.lines: list[str] = []
         self._listening = False
-        self._said_at = 0.0
+        self._line_at = 0.0
         self.failed = dict.fromkeys(PACES, 0)
         """The number of failed statements on each cluster."""
         self._claims: dict[int, str] = {}
@@ -122,10 +122,10 @@ class Telling(Stage):
         """Write a line; before it, the time that passed in whole seconds."""
         if not self._listening:
             return
-        passed_s = round(self.now - self._said_at)
+        passed_s = round(self.now - self._line_at)
         if passed_s:
             self.lines.append(f"          ({passed_s} s)")
-        self._said_at = self.now
+        self._line_at = self.now
         self.lines.append(f"{who:<9} {what}")
 
     @contextlib.contextmanager
@@ -133,11 +133,11 @@ class Telling(Stage):
         """Leave the events meanwhile out of the story."""
         listening, self._listening = self._listening, False
         yield
-        self._listening, self._said_at = listening, self.now
+        self._listening, self._line_at = listening, self.now
 
     def begin(self) -> None:
         """Begin the story here."""
-        self._listening, self._said_at = True, self.now
+        self._listening, self._line_at = True, self.now
 
     # -- what is seen ----------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class Telling(Stage):
     def _watch(self, spark: SimSpark) -> None:
         name = f"spark {spark.name}"
         started, read, session_of = spark.start, spark.read, spark.session
-        asked, released = spark.offsets_applied, spark.release
+        read_offsets, released = spark.offsets_applied, spark.release
 
         def start(session: SimSession, operation_id: str, sql: str) -> asyncio.Task[Any]:
             if sql.startswith("USE ") or sql in QUIET:
@@ -193,7 +193,7 @@ class Telling(Stage):
                 raise
 
         async def offsets_applied(tables: Sequence[str], application: str) -> Mapping[str, int]:
-            found = await asked(tables, application)
+            found = await read_offsets(tables, application)
             marks = [f"{table} has mark {found.get(table, 'none')}" for table in sorted(tables)]
             self.say(name, f"is asked for marks: {', '.join(marks)}")
             return found
@@ -217,12 +217,12 @@ class Telling(Stage):
         try:
             outcome = await self.submit(name, op, timeout_s, age_s)
         except RequestError as error:
-            told = f"{error.error_class}, outcome {error.outcome.value}"
+            result = f"{error.error_class}, outcome {error.outcome.value}"
         except Refused:
-            told = "nothing: the connection breaks"
+            result = "nothing: the connection breaks"
         else:
-            told = heard(outcome)
-        self.say("client", f"hears of {op.id} from {name}: {told}")
+            result = outcome_text(outcome)
+        self.say("client", f"hears of {op.id} from {name}: {result}")
 
     def kills(self, node: Node) -> None:
         """Kill the node's process (a fault)."""
@@ -283,7 +283,7 @@ def short(sql: str) -> str:
     return sql if len(sql) <= SQL_MAX else sql[:SQL_MAX] + "…"
 
 
-def heard(outcome: OperationOutcome) -> str:
+def outcome_text(outcome: OperationOutcome) -> str:
     """Return an outcome as a client receives it."""
     failure = outcome.failure
     return outcome.status.value + (f", {_class(failure)}" if failure is not None else "")
@@ -337,10 +337,10 @@ def described(message: Message | Filler) -> str:
         case Claim():
             return f"{message.cluster}: claimed by process {message.incarnation}"
         case Rows():
-            told = _class(message.failure) if message.failure else str(message.count)
+            content = _class(message.failure) if message.failure else str(message.count)
             if message.filling is not None and message.filling.parts:
-                told += f", at {', '.join(map(str, message.filling.parts))}"
-            return f"{message.by}: the rows of {message.offset}: {told}"
+                content += f", at {', '.join(map(str, message.filling.parts))}"
+            return f"{message.by}: the rows of {message.offset}: {content}"
         case Part():
             return f"{message.by}: part {message.number} of the rows of {message.offset}"
         case Passed():
@@ -355,16 +355,18 @@ def described(message: Message | Filler) -> str:
             return type(message).__name__.lower()
 
 
-def told(tell: Callable[[Telling], Coroutine[Any, Any, None]], limits: Limits = LIMITS) -> str:
+def trace_of(
+    script: Callable[[RecordedStage], Coroutine[Any, Any, None]], limits: Limits = LIMITS
+) -> str:
     """Run a story, and return its trace as text, headed by the story's docstring."""
 
     async def main() -> list[str]:
-        stage = Telling(limits)
+        stage = RecordedStage(limits)
         await stage.ring.begin()
-        await tell(stage)
+        await script(stage)
         return stage.lines
 
-    title = (tell.__doc__ or "").strip().splitlines()
+    title = (script.__doc__ or "").strip().splitlines()
     state = random.getstate()
     random.seed(0)  # what draws its pauses itself
     try:
