@@ -91,7 +91,7 @@ class Optimizing:
                 await self.look()
 
     async def look(self) -> None:
-        """Check all tables written since their last check; submit OPTIMIZE where a rule asks for it."""
+        """Check all tables written since their last check; submit OPTIMIZE where it is due."""
         newest = self._newest()
         self._looked = {name: at for name, at in self._looked.items() if name in newest}
         self._optimized = {name: at for name, at in self._optimized.items() if name in newest}

@@ -241,7 +241,7 @@ class Readings:
         *,
         is_query: bool = False,
     ) -> Touches:
-        """Return the names that a statement uses; ``statement``: the form in which ``text`` is sent.
+        """Return the names that a statement uses; ``statement``: the form in which it is sent.
 
         Raises as `judged` does, also if ``is_query`` and the statement is no query.
         """
@@ -359,7 +359,7 @@ class Readings:
         return await self._work(moment.user, data, text, judge, *values)
 
     async def confirm_settled(self, query: bytes, asker: Asker) -> None:
-        """Raise RefusedError if a query beside a plan's input depends on the session's own settings."""
+        """Refuse a query beside a plan's input if it depends on the session's own settings."""
         if own_of(asker.settings):
             spark, plan = await self._session(asker), SparkPlan(query)
             data = await self._reading(spark, plan, "", asker.user)
@@ -373,7 +373,7 @@ class Readings:
         user: str,
         values: Sequence[TextRange] = (),
     ) -> None:
-        """Raise RefusedError if a part of a write has another result in the lanes, by other settings.
+        """Raise RefusedError if a part of a write has another result in the lanes.
 
         ``own``: Spark's answer under the session's own settings, and its text. ``again``: the
         statement to read as in a lane, and its text. ``values``: the places that become literals.
@@ -446,7 +446,7 @@ def on_reading(data: str, text: str, work: Callable[..., T], *values: Any) -> T:
 
 
 def is_settled(own: Reading, lanes: str, text: str) -> bool:
-    """True if a definition is the same under the own settings and in the lanes (``lanes``: answer)."""
+    """True if a definition is the same for ``lanes``, Spark's answer about it in a lane."""
     return alike(own, read(lanes, text))
 
 
@@ -474,7 +474,7 @@ def touched_by(reading: Reading, context: Context, is_query: bool) -> Touches:
 
 
 def _check(statement: Classified, found: Judged) -> None:
-    """Refuse a statement that the judge refuses, or that Spark's analyzer and parser take otherwise."""
+    """Raise RefusedError if the judge refuses, or Spark's parser sees another statement."""
     is_other = found.kind is not statement.kind or found.writes != statement.writes
     if is_other and statement.kind is not Kind.UNKNOWN:
         theirs, ours = (", ".join(sorted(names)) for names in (found.writes, statement.writes))

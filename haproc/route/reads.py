@@ -191,7 +191,7 @@ class Reads:
     async def _otherwise(
         self, request: Request, log_end: int, came_at: float, applied: Callable[[], int]
     ) -> Answer | None:
-        """Wait, forward the query, or refuse it, as `decide` says, until it may start or is answered.
+        """Wait, forward the query, or refuse it, as `decide` says.
 
         Returns None if the query may start here, else a peer's answer. ``applied`` returns the
         offset below which all writes to the query's tables are applied. ``came_at``: when the
@@ -241,12 +241,12 @@ class Reads:
                     raise busy(f"{why}; {busy_peer} is busy") if busy_peer else _not_fresh(why)
 
     def _comes_nearer(self, low: int) -> bool:
-        """True if this cluster has applied more than ``low`` records, or is running the next operation."""
+        """True if more than ``low`` records are applied here, or the next operation is running."""
         first = next(self._core.schedule.unfinished(), None)
         return self._core.schedule.low > low or (first is not None and first.running)
 
     async def for_peer(self, needed: int, timeout_s: float) -> None:
-        """Wait until this cluster has applied ``needed`` records, for a query that a peer forwarded.
+        """Wait until this cluster has applied ``needed`` records, for a peer's query.
 
         Raises RequestError if that takes too long, or if this cluster does not serve clients.
         """
@@ -310,7 +310,10 @@ class Reads:
 
 
 def readers(peers: Mapping[str, Peer]) -> list[Candidate]:
-    """Return the other clusters as candidates to run queries, from what this HAProc knows of them."""
+    """Return the other clusters as candidates to run queries.
+
+    ``peers``: what this HAProc knows of their HAProcs.
+    """
     found = []
     for name, peer in peers.items():
         received = peer.beat or peer.report

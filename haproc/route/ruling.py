@@ -64,7 +64,7 @@ class Ruled:
     still: Callable[[], bool] = always
 
     async def check(self, result: Running) -> None:
-        """Raise RequestError if the query's names may mean other tables now than when the rules decided.
+        """Raise RequestError if names may mean other tables now than when the rules decided.
 
         ``result``: the query's result, which is closed then.
         """
@@ -74,7 +74,7 @@ class Ruled:
 
 
 def defined_anew() -> RequestError:
-    """Return the error for a statement that may have read other tables than the rules were asked about."""
+    """Return the error for a statement that may have read other tables than the rules know of."""
     return RequestError(
         FailureKind.AVAILABILITY,
         "what the statement reads was defined anew while the rules were asked about it",
@@ -84,7 +84,10 @@ def defined_anew() -> RequestError:
 
 
 class Ruling:
-    """Asks the operator's rules about a request. Methods raise RequestError, unless they say otherwise."""
+    """Asks the operator's rules about a request.
+
+    Methods raise RequestError, unless they say otherwise.
+    """
 
     def __init__(self, core: Core, readings: Readings, texts: Texts) -> None:
         self._core = core
@@ -281,7 +284,10 @@ def _defines(op: Operation, names: frozenset[str]) -> bool:
 
 
 def _of_reading(read: ReadPlan, settings: Settings) -> Touches:
-    """Return the names that a plan contains itself, for relations whose reading by Spark shows none."""
+    """Return the names that a plan contains itself.
+
+    They are needed for relations whose reading by Spark shows no names.
+    """
     reading, context = read.reading, Context(settings.catalog, settings.schema)
     describes = (
         reading.relations & _DESCRIBING or read.message.root.WhichOneof("rel_type") in _DESCRIBING

@@ -68,7 +68,7 @@ class RingService:
         return answer
 
     async def decide(self, request: Request) -> Fit | Answer:
-        """Do as `execute`; but return a `Fit` if the door may run the request in the client's session."""
+        """Do as `execute`, but return a `Fit` if the door may run the request in the session."""
         return await self._answered(request, self._decided)
 
     async def _answered(self, request: Request, go_on: _GoOn) -> Fit | Answer:
@@ -149,14 +149,14 @@ class RingService:
             # The session was closed meanwhile: no later read in it can miss the write.
 
     async def _attach_session(self, request: Request, facts: Facts) -> None:
-        """Let the operation's query run in the client's session, also when a request is repeated."""
+        """Let the operation's query run in the client's session, also for a repeated request."""
         with suppress(RequestError):  # the session's user reports that it is unknown
             session = await self._session_of(request)
             if session is not None:
                 self._attached.attach_session(facts, session)
 
     async def _understood(self, request: Request) -> Understood:
-        """Find the request's session and settings, and classify its statement. Raises RequestError."""
+        """Find the request's session and settings, and classify it. Raises RequestError."""
         session = await self._session_of(request)
         if session is not None and (request.catalog or request.schema):
             raise refusal(
@@ -259,7 +259,7 @@ class RingService:
             raise no_query(self._core.me, found)
 
     def known_write(self, request_id: str, user: str) -> Known | None:
-        """Return this user's write of this request id; None if this HAProc has not read it from the log."""
+        """Return this user's newest write with the request id; None if it was not read here."""
         return self._attempts.newest(user, request_id)
 
     def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
@@ -324,7 +324,7 @@ class RingService:
         return await self.sessions.enter(user, session_id, create=True)
 
     def explained(self, error: EngineError) -> RequestError:
-        """Turn an error of this cluster's Spark, before anything is in the log, into a RequestError."""
+        """Turn an error of this cluster's Spark into a RequestError, with outcome NOT_SENT."""
         return failed(error, self._core, WriteOutcome.NOT_SENT)
 
     async def close_session(self, session_id: str, user: str) -> None:
@@ -341,7 +341,7 @@ class RingService:
         """Run a query on this cluster.
 
         ``departures``: how often the cluster had left service when the query was let through;
-        raises RequestError if it has left again.
+        raises RequestError if it has left since.
         """
         understood = ruled.understood
         request, session, settings = understood.request, understood.session, understood.settings

@@ -1,4 +1,4 @@
-"""Spark sessions without an owner: those that requests share, and those only for reading statements."""
+"""Spark sessions that no client owns: those that requests share, and those for reading alone."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ setting its settings may take so long."""
 
 
 class SharedSessions:
-    """Spark sessions for requests that have no client session: one for all requests of equal settings.
+    """Spark sessions for requests without a client session: one for all with equal settings.
 
     They are replaced after DDL, because a Spark session keeps what it has looked up. If there are
     more than ``sessions_max``, the least recently used one is replaced. A replaced session is
@@ -109,7 +109,7 @@ class SharedSessions:
         return session
 
     def _close_replaced(self, now: float) -> None:
-        """Close the replaced sessions that are idle, in tasks of their own: no request waits for that."""
+        """Close replaced sessions that are idle, in tasks: no request waits for that."""
         idle = [e for e in self._replaced if now - e[1] >= REPLACED_S and not e[0].busy]
         self._replaced = [each for each in self._replaced if each not in idle]
         for session, _ in idle:

@@ -58,7 +58,7 @@ class ParquetPieces(Iterator[Chunk]):
         self._form = form
 
     def __next__(self) -> Chunk:
-        """Return the next piece of rows; raises RequestError, and StopIteration after the last piece."""
+        """Return the next piece of rows; raises RequestError. StopIteration: there is none."""
         try:
             found = self._worker.exchange(self._task)
         except WorkerDiedError as error:
@@ -174,7 +174,10 @@ class Spools:
         return SpooledBody(self, user, await asyncio.to_thread(self._file), form)
 
     def check(self, user: str, has: int, more: int) -> None:
-        """Raise RequestError if a body of the user, which ``has`` so many bytes, may not take ``more``."""
+        """Raise RequestError if there is no room for ``more`` bytes of a body.
+
+        ``has``: the bytes that the body has already.
+        """
         if has + more > (most := self.limits.staged_bytes_max):
             raise refused(
                 ErrorClass.TOO_LARGE,
@@ -267,7 +270,10 @@ class SpooledBody:
             raise
 
     async def _as_record(self) -> Fitted | None:
-        """Check a body of Arrow whose rows may fit into one record; None if they do not fit into one."""
+        """Check a body of Arrow whose rows may fit into one record.
+
+        None if they do not fit into one; then nothing is checked.
+        """
         if self.size > self._spools.limits.operation_bytes_max:
             return None
         await self._pass(self.size)
@@ -341,7 +347,7 @@ class SpooledBody:
 
 
 async def _unhurt(work: Coroutine[Any, Any, T]) -> T:
-    """Wait until work in a thread has ended, even if cancelled, because the thread uses the file."""
+    """Wait until a thread's work has ended, even if cancelled: the thread uses the file."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

@@ -164,7 +164,7 @@ class Running:
 
     @classmethod
     async def begin(cls, stream: ResultStream, cluster: str) -> Running:
-        """Wait for the result's first chunk, so that most errors come before the answer has begun."""
+        """Wait for the result's first chunk: most errors come before it, and before the answer."""
         rest = aiter(stream)
         try:
             return cls(await anext(rest, None), rest, stream, cluster)
