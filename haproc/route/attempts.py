@@ -203,7 +203,7 @@ def _may_hold(session: ClientSession, facts: Facts) -> bool:
 
 
 class Concerns:
-    """Finds the write concern of a write: the higher one of the request's and an operator's rule's.
+    """Finds the write concern of a write: the request's, or that of an operator's rule if higher.
 
     A request without one has the configured one. ``asks_for_more``: True if any operator's rule
     asks for a write concern.
@@ -260,14 +260,14 @@ class Attempts:
     1. *Is it known?* If the log has an operation of the same user and id, its outcome is the
        answer, whatever the tables are like now.
     2. *Make the operation.* This cluster looks up what the write needs (columns, views, the
-       analysis). An application error may only mean that this cluster lags. So HAProc waits until
-       the cluster has applied all records that the log had then, and tries again from 1. Only the
-       second error is returned.
+       analysis). An error that is no availability error may only mean that this cluster lags. So it
+       is returned only if the cluster had applied all records that the log has. Otherwise HAProc
+       waits until it has, and tries again from 1.
     3. *Append the operation.* If it proves stale (`replicate.log_state.definitions`), it is made
        again.
 
-    If the log cannot be reached, a request that is sent for the first time gets outcome NOT_SENT:
-    no cluster can have applied it. A retry gets outcome UNKNOWN.
+    If the log cannot be reached after an error in step 2, a request that is sent for the first time
+    gets this error: no cluster can have applied it. A retry gets an availability error.
 
     The caller enforces the request's timeout.
     """

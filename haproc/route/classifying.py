@@ -1,4 +1,4 @@
-"""The classification of a request's statement, in any form: the first step of its way."""
+"""Finds the class of a request's statement, in any form: SQL text, rows or plan."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def chunk_head(chunk: Chunk) -> bytes:
 
 
 def end() -> bytes:
-    """Return the frame that shows the peer that the result is complete."""
+    """Return the frame that shows that the result is complete."""
     return _HEAD.pack(FrameKind.END, 0, 0)
 
 
@@ -134,7 +134,7 @@ class HttpForwarding:
         self._doors = doors
 
     async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
-        """See Forwarding."""
+        """See `haproc.route.reads.Forwarding`."""
         url = self._doors.url(peer, PATH)
         body = msgspec.to_builtins(_peer_query(request, needed, timeout_s))
         timeout = aiohttp.ClientTimeout(

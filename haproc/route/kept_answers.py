@@ -126,7 +126,7 @@ class KeptAnswers:
 
     @property
     def bytes_used(self) -> int:
-        """The bytes that are used by kept answers or reserved for coming ones."""
+        """The bytes of kept answers, and those reserved for answers that are still being read."""
         return self._bytes
 
     def find(self, key: Key, departures: int) -> KeptAnswer | None:

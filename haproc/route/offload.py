@@ -75,11 +75,11 @@ class Inline:
     """Implements `Texts` without a process or thread: all work is done at once."""
 
     async def work_on_text(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
-        """See Texts."""
+        """See `Texts`."""
         return work(*values)
 
     async def beside(self, work: Callable[..., T], *values: Any) -> T:
-        """See Texts."""
+        """See `Texts`."""
         return work(*values)
 
 
@@ -188,7 +188,7 @@ class Offload:
         self._closed = False
 
     async def work_on_text(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
-        """See Texts."""
+        """See `Texts`."""
         if size <= self._short_max:
             return work(*values)
         if self._closed:
@@ -206,7 +206,7 @@ class Offload:
             self._shares.give_back(user)
 
     async def beside(self, work: Callable[..., T], *values: Any) -> T:
-        """See Texts."""
+        """See `Texts`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._beside, lambda: work(*values))
 

@@ -129,7 +129,8 @@ class Parts:
 def _planning(config: Config, replica: Replica) -> Planning:
     """Build the queue of statements for the cluster's driver.
 
-    It is told when the driver answers a probe, has ended, or leaves service.
+    It is notified when the driver answers a probe or has ended, and when the cluster leaves
+    service.
     """
     core, limits = replica.core, config.limits
     planning = Planning(

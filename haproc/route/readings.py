@@ -52,8 +52,8 @@ T = TypeVar("T")
 _Sent: TypeAlias = Callable[[str], SqlText | SparkPlan]
 JUDGED_MAX: Final = 2_000
 _CHARACTERS_PER_BYTE: Final = 8
-"""Characters of Spark's answer that take as long as one of a text. Chosen: a reading of 14 kB takes
-1 ms."""
+"""So many characters of Spark's answer take as long as one of a text. Chosen: a reading of 14 kB
+takes 1 ms."""
 FRAMES_MAX: Final = 1_000
 FRAME_BYTES_MAX: Final = 16 << 10
 """The most DataFrames whose judgement is kept, and the most bytes of one. Chosen."""
@@ -446,14 +446,14 @@ def on_reading(data: str, text: str, work: Callable[..., T], *values: Any) -> T:
 
 
 def is_settled(own: Reading, lanes: str, text: str) -> bool:
-    """True if a definition is the same for ``lanes``, Spark's answer about it in a lane."""
+    """True if ``lanes``, Spark's answer in a lane, shows the same definition as ``own``."""
     return alike(own, read(lanes, text))
 
 
 def unsettled_part(
     own: Reading, lanes: str, text: str, context: Context, values: Sequence[TextRange]
 ) -> str | None:
-    """Return a part that may have another result in the lanes; None if there is none."""
+    """Return a part, as text, whose result in the lanes may differ; None if there is none."""
     return unsettled(own, read(lanes, text), context, values)
 
 

@@ -269,7 +269,7 @@ class Ruling:
 def _check_refusals(statement: Classified, touched: Touched) -> None:
     """Raise RefusedError if the names found so far are enough for a rule to refuse the statement.
 
-    More names never take such a refusal back: the rules before it can only refuse, too.
+    More names never take such a refusal back: only rules that refuse, too, come before that rule.
     """
     refusing = takewhile(lambda rule: rule.rights is not None or rule.refuse, statement.rules)
     ruled(replace(statement, rules=tuple(refusing)), touched)

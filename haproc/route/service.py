@@ -138,7 +138,7 @@ class RingService:
 
         A HAProc that adopted the session during the write has not waited for the write. So the
         session is taken back from it here; when it adopts the session again, it waits for the log's
-        end.
+        end. Raises RequestError, with outcome UNKNOWN, if the store cannot be reached.
         """
         try:
             await self._session_of(request)
@@ -263,7 +263,7 @@ class RingService:
         return self._attempts.newest(user, request_id)
 
     def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         known = self.known_write(request_id, user)
         return None if known is None else partial(self._settled, known)
 
@@ -277,16 +277,16 @@ class RingService:
         return answer_of(WriteAttempt(known.facts, known.offset, outcome), self._core)
 
     async def revoke(self, request_id: str, user: str) -> Revoked | None:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         known, revoking = self.known_write(request_id, user), self._replica.revoking
         return await revoking.revoke(known.offset, "its sender") if known else None
 
     async def is_final(self, offset: int) -> bool:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         return await is_final(self._core, offset, LOOK_S)
 
     async def concern_met(self, offset: int, concern: WriteConcern | None) -> bool:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         try:
             async with asyncio.timeout(2 * LOOK_S):
                 needed = await self._concerns.again(concern, offset)
@@ -304,7 +304,7 @@ class RingService:
         afresh: bool,
         rights: Rights = UNBOUNDED,
     ) -> Mapping[str, str]:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         self._check_serving()
         if afresh:
             session = await self.sessions.begin_afresh(user, session_id)
@@ -328,11 +328,11 @@ class RingService:
         return failed(error, self._core, WriteOutcome.NOT_SENT)
 
     async def close_session(self, session_id: str, user: str) -> None:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         await self.sessions.close(user, session_id)
 
     def only_reads(self, request: Request) -> bool | None:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         return self._only_reads.get(request.key)
 
     # -- queries and sessions --------------------------------------------------------------

@@ -99,8 +99,8 @@ class Adoption:
     """The record by which a HAProc takes a session over, or begins it; ``name`` is unique.
 
     ``number``: one more than that of the adoption before. ``replaces``: the name of the adoption
-    before; empty if the session begins. ``afresh``: True if all earlier entries are void.
-    ``owner``: the cluster of the HAProc; ``at_ms``: the time by its clock.
+    before; empty if the session begins. ``afresh``: True if all earlier entries are not valid any
+    more. ``owner``: the cluster of the HAProc; ``at_ms``: the time by its clock.
     """
 
     number: int
@@ -156,7 +156,7 @@ class StoredSession:
     """The control keys (adoptions, closing) that were in the store when this was read."""
     begun: str = ""
     """The name of the adoption with which the session began, or last began afresh: earlier entries
-    are void."""
+    are not valid."""
 
     @property
     def next_ordinal(self) -> int:
@@ -375,7 +375,8 @@ class SessionStore:
     ) -> Numbered:
         """Write a journal entry to the store; return it once it is durable.
 
-        If another HAProc has adopted the session before, the entry is void: `known` shows that.
+        If another HAProc has adopted the session before, the entry is not valid: `known` shows
+        that.
         """
         data = RECORDS.to_bytes(Written(entry, request_ids, replaces))
         await self._put(key.entry(ordinal, owner.name), data)
