@@ -120,7 +120,7 @@ def answer_of(attempt: WriteAttempt, core: Core) -> Answer:
 
 
 def rejected(outcome: OperationOutcome, offset: int) -> RequestError:
-    """Return the client's error for the write at ``offset``, which ended without being applied."""
+    """Return the client's error for the write at ``offset``, which was not applied."""
     failure = outcome.failure
     return RequestError(
         FailureKind.APPLICATION,

@@ -196,7 +196,10 @@ class AttachedResources:
 
 
 def _may_hold(session: ClientSession, facts: Facts) -> bool:
-    """True if the session may hold a temporary object that the operation's query needs."""
+    """True if the session may hold a temporary object that the operation's query needs.
+
+    ``facts``: what is known of the operation.
+    """
     if (ref := facts.session) is not None:
         return (ref.begun, ref.entries) == (session.begun, session.next_ordinal)
     return session.holds_temporaries

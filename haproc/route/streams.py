@@ -82,7 +82,7 @@ def no_query(me: str, found: str) -> RequestError:
 
 
 EMPTY = Chunk(empty_stream(), 0)
-"""The chunk that a statement without rows returns: no rows and no columns."""
+"""The only chunk of a result without rows and columns."""
 
 
 class Collected:

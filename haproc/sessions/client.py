@@ -52,7 +52,8 @@ _OF_VARIABLES: Final = ("DECLARE", "SET")
 async def left_by(session: ClientSession, sql: str, timeout_s: float) -> SqlEntry | VariablesEntry:
     """Return the journal entry for a statement that has run in the session; raises EngineError.
 
-    ``sql`` made or dropped a temporary view, function or variable, or set variables.
+    ``sql``: the statement, which made or dropped a temporary view, function or variable, or set
+    variables.
     """
     first = next((token.upper for token in tokenize(sql)), "")
     dropped = dropped_variable(sql)

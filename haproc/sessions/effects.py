@@ -39,9 +39,9 @@ Chosen."""
 
 
 def effect_of_sql(text: str) -> Effect:
-    """Return what a statement that makes or drops a temporary view or function leaves.
+    """Return the `Effect` of a SQL statement that makes or drops a temporary object.
 
-    The effect has no name if it cannot be read with certainty.
+    The object is a view or function. The effect has no name if that cannot be read with certainty.
     """
     words = _Words(text)
     removes = words.take("DROP")
@@ -83,7 +83,7 @@ def as_made(text: str) -> str:
 
 
 def with_columns(text: str, name: str, columns: Sequence[str]) -> str:
-    """Return the SQL that makes a view again with only some ``columns`` of its query.
+    """Return the SQL that makes the view ``name`` again with only some ``columns`` of its query.
 
     ``text``: the statement that made it. The view still looks its tables up at each use. Empty if
     the view is not made of a query, or ``text`` names the columns.
@@ -108,7 +108,10 @@ def with_columns(text: str, name: str, columns: Sequence[str]) -> str:
 
 
 def effect_of_plan(plan: bytes) -> Effect:
-    """Return what a plan that makes or drops a temporary view or function leaves in the session."""
+    """Return the `Effect` of a plan that makes or drops a temporary view or function.
+
+    The effect has no name if the plan does something else.
+    """
     try:
         message: Any = wire.parsed(protos.base.Plan, plan)
     except ValueError:

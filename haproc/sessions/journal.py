@@ -19,7 +19,7 @@ from haproc.engine.interface import Settings
 
 
 Options: TypeAlias = tuple[tuple[str, str], ...]
-"""Names with their values, sorted by name."""
+"""Options of a session: names with their values, sorted by name."""
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 OPTIONS: Final = "haproc."
@@ -226,7 +226,7 @@ def holds_temporaries(entries: Sequence[Kept]) -> bool:
 
 
 def shown(entry: Kept) -> str:
-    """Return what errors call an entry."""
+    """Return the text by which an error names a journal entry."""
     match entry:
         case StateEntry():
             return "settings"

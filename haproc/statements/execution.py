@@ -148,7 +148,7 @@ class Execution:
         return known.value if known else "unknown"
 
     def take(self, found: Fit | Answer) -> None:
-        """Take the class and the report from the service's answer."""
+        """Store the class, the report and the number of affected rows from the service's answer."""
         self.operation_class = found.operation_class
         if isinstance(found, Answer):
             self.report, self.affected_rows = found.report, found.affected_rows

@@ -79,8 +79,9 @@ class Registry:
     async def submit(self, understood: StatementRequest, held: Held | None = None) -> Execution:
         """Return the statement of this request id if it is known, else start a new one.
 
-        A known one is not used if it may run again (`Execution.repeatable`). ``held``: the memory
-        that the request takes; a new statement takes it over. Raises RequestError.
+        A known one that has ended is replaced if it may run again (`Execution.repeatable`), or if
+        this request needs another answer (`asks_for_other`). ``held``: the memory that the request
+        takes; a new statement takes it over. Raises RequestError.
         """
         request = understood.request
         await self._wait_for_another(understood)
