@@ -296,7 +296,7 @@ class Request:
     age_s: float = 0.0
     arrived_s: float | None = None
     rights: Rights = UNBOUNDED
-    """The user's rights, as they were when this request came."""
+    """What the user may do in this request."""
     authorization: Authorization | None = None
     """The job's attempt on whose behalf the client writes; None: its right to write does not
     end."""
@@ -330,10 +330,11 @@ class CacheReport:
 class HaReport:
     """The ``ha`` block of an answer: where and how the request was carried out.
 
-    ``offset``: that of the operation; None for a query. ``outcomes``: for each cluster what was
-    known when the answer left: ``applied``, ``queued``, ``failed: …``. ``after_offset``: a cluster
-    that has applied this number of records shows everything that this answer may have shown; None
-    if it showed nothing. ``cache``: None if the cache was not to be used.
+    ``offset``: that of the operation; None if the log has none for the request. ``outcomes``: for
+    each cluster what was known when the answer left: ``applied``, ``queued``, ``failed: …``.
+    ``after_offset``: a cluster that has applied this number of records shows everything that this
+    answer may have shown; None if it showed nothing. ``cache``: None if the cache was not to be
+    used.
     """
 
     cluster: str

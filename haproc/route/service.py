@@ -436,9 +436,9 @@ class RingService:
     def _settings(
         self, session: ClientSession | None, catalog: str | None, schema: str | None
     ) -> Settings:
-        """Return the settings under which a request runs.
+        """Return the settings under which a request runs: the session's, or the ring's defaults.
 
-        ``catalog`` and ``schema``: the request's own; they replace those of the session.
+        ``catalog`` and ``schema``: the request's own, which replace those in the settings.
         """
         settings = session.settings if session is not None else self._defaults
         if catalog is None and schema is None:
