@@ -1,1 +1,1 @@
-"""Routing: from a client's request to the cluster and the mechanism that answer it."""
+"""Finds, for each client's request, the cluster and the way in which it is answered."""

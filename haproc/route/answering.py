@@ -1,4 +1,4 @@
-"""Answers and errors for clients, made from this cluster's results and from other failures."""
+"""Makes clients' answers and errors from this cluster's results and from all failures."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ from haproc.spark_error import NO_DETAILS
 
 _LOG = logging.getLogger(__name__)
 _OF_THIS_HOST: Final = (OSError, MemoryError)
-"""Errors of this host: another host may have the disk space, the memory or the file."""
+"""Exceptions that this host may have caused: another host may have the disk space, memory or
+file."""
 
 
 def to_request_error(error: BaseException, what: str, *, only_reads: bool = False) -> RequestError:
-    """Return the client's error for any error that was raised while ``what`` was done.
+    """Turn any exception into the RequestError that the client receives.
 
-    ``only_reads``: True if nothing can have been applied.
+    ``what``: what was being done when it was raised, for the program's log. ``only_reads``: the
+    request writes nothing, so the outcome is NOT_SENT, never UNKNOWN.
     """
     if isinstance(error, RequestError):
         if only_reads and error.outcome is WriteOutcome.UNKNOWN:
@@ -46,14 +48,20 @@ def to_request_error(error: BaseException, what: str, *, only_reads: bool = Fals
 
 
 def of_query(error: Exception, what: str) -> Exception:
-    """Return the error to raise for a query's error; an error of Spark stays as it is."""
+    """Return the error to raise for a query's ``error``.
+
+    An EngineError or RefusedError stays as it is; every other error becomes a RequestError.
+    """
     if isinstance(error, EngineError | RefusedError):
         return error
     return to_request_error(error, what, only_reads=True)
 
 
 def _internal(error: BaseException, what: str, *, only_reads: bool) -> RequestError:
-    """Log an unforeseen exception and return the client's error for it."""
+    """Write an unforeseen exception to the program's log; return the client's error.
+
+    The error's message has a reference under which the program's log shows the exception.
+    """
     reference = uuid.uuid4().hex[:12]
     _LOG.error("%s failed unexpectedly, reference %s", what, reference, exc_info=error)
     others_may_succeed = not only_reads or isinstance(error, _OF_THIS_HOST)
@@ -69,7 +77,7 @@ def _internal(error: BaseException, what: str, *, only_reads: bool) -> RequestEr
 
 
 def _of_engine(error: EngineError) -> RequestError:
-    """Return the client's error for an error in a result that is being read."""
+    """Turn an error of Spark, raised while a result is being read, into a RequestError."""
     application = error.kind is ErrorKind.APPLICATION
     return RequestError(
         FailureKind.APPLICATION if application else FailureKind.AVAILABILITY,
@@ -85,7 +93,10 @@ def _of_engine(error: EngineError) -> RequestError:
 
 
 def answer_of(attempt: WriteAttempt, core: Core) -> Answer:
-    """Return the answer for the client of a write; raises RequestError if it had no effect."""
+    """Make the client's answer from a write's outcome.
+
+    Raises RequestError if the write was not applied.
+    """
     facts, offset, outcome = attempt.facts, attempt.offset, attempt.outcome
     if outcome.status is not OutcomeStatus.APPLIED:
         raise rejected(outcome, offset)
@@ -109,7 +120,7 @@ def answer_of(attempt: WriteAttempt, core: Core) -> Answer:
 
 
 def rejected(outcome: OperationOutcome, offset: int) -> RequestError:
-    """Return the client's error for a write without an effect."""
+    """Return the client's error for the write at ``offset``, which was not applied."""
     failure = outcome.failure
     return RequestError(
         FailureKind.APPLICATION,
@@ -123,7 +134,10 @@ def rejected(outcome: OperationOutcome, offset: int) -> RequestError:
 
 
 def failed(error: EngineError, core: Core, outcome: WriteOutcome) -> RequestError:
-    """Return the client's error for an error of this cluster; report a suspicion to its health."""
+    """Turn an error of this cluster's Spark into the client's RequestError.
+
+    An error that raises doubts about the cluster is also reported to the cluster's health.
+    """
     reported = request_error(error, core.me, outcome)
     if error.kind is ErrorKind.AVAILABILITY or reported.error_class == ErrorClass.UNKNOWN_ERROR:
         core.health.suspect(error.message)

@@ -1,4 +1,4 @@
-"""Brings a client's write into the log, with its resources and its write concern."""
+"""Appends a client's write to the log; finds its rows, its session and its write concern."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from haproc.sessions.client import ClientSession
 
 
 class LogEnd:
-    """Reads the log's end after a request for it; simultaneous requests share a call.
+    """Asks the log for the offset of its end; simultaneous requests share one call.
 
-    A call answers only requests that came before it began.
+    A request gets only the answer of a call that began after the request came.
     """
 
     def __init__(self, call: Callable[[], Awaitable[int]]) -> None:
@@ -38,7 +38,7 @@ class LogEnd:
         self._next: asyncio.Task[int] | None = None
 
     async def read_log_end(self) -> int:
-        """Return the log's end as of a moment after this call; raises the errors of the call."""
+        """Ask the log for its end after this moment; return it. Raises the errors of the log."""
         if self._next is None:
             self._next = asyncio.create_task(self._run(self._current))
             self._next.add_done_callback(retrieve_error)
@@ -53,7 +53,10 @@ class LogEnd:
 
 
 def retrieve_error(task: asyncio.Task[Any]) -> None:
-    """Retrieve an error that no request waits for any more: asyncio would log it otherwise."""
+    """Fetch the error of a task that no request waits for any more.
+
+    Otherwise asyncio would write the error to the program's log.
+    """
     if not task.cancelled():
         task.exception()
 
@@ -63,9 +66,10 @@ def retrieve_error(task: asyncio.Task[Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """This cluster's state before a lookup. ``low``: all records below were applied then.
+    """How far this cluster had applied the log when it began to look up tables for a write.
 
-    ``definitions``: the number of definitions that had changed on this cluster until then.
+    ``low``: all records below this offset were applied. ``definitions``: the number of changed
+    definitions (of tables, views, functions) that were applied until then.
     """
 
     core: Core
@@ -74,13 +78,14 @@ class Ground:
 
     @classmethod
     def now(cls, core: Core) -> Ground:
-        """Return this cluster's present state."""
+        """Return a `Ground` with what this cluster has applied now."""
         return cls(core, core.schedule.low, core.watermarks.definitions_applied)
 
     def below(self, names: frozenset[str]) -> int:
-        """Return, after a lookup, the offset below which redefinitions of the names were applied.
+        """Return the offset below which a lookup that just ended saw all changes of ``names``.
 
-        If a definition changed during the lookup, the lookup may have found the earlier one.
+        If any definition changed during the lookup, it may have seen the earlier one: this is
+        ``low``.
         """
         if self.core.watermarks.definitions_applied != self.definitions:
             return self.low
@@ -88,7 +93,10 @@ class Ground:
 
 
 def applied_to(core: Core, names: frozenset[str]) -> Callable[[], int]:
-    """Return a function for the offset below which redefinitions of these names are applied."""
+    """Return a function for the offset below which redefinitions of ``names`` are applied here.
+
+    The function returns the present offset at each call.
+    """
     schedule = core.schedule
     if ANYTHING in names:
         return lambda: schedule.low
@@ -99,12 +107,11 @@ _Key: TypeAlias = tuple[str, str]
 
 
 class AttachedResources:
-    """Attaches a request's resources to its operation, until the operation has ended.
+    """Keeps the rows and the session of a request ready for its operation, until that has ended.
 
-    The resources are the rows of the request, and its client's session. The request may end first:
-    its time is over, and the operation still waits for its turn.
+    The request may end first: its timeout is over, and the operation still waits in the queue.
 
-    Keys are those of operations, unless stated otherwise.
+    Keys are (user, id) of operations, unless stated otherwise.
     """
 
     def __init__(self, replica: Replica) -> None:
@@ -115,7 +122,7 @@ class AttachedResources:
         self._requests: Counter[_Key] = Counter()
 
     def attach_rows(self, key: _Key, body: ManyRows) -> None:
-        """Let an operation that is about to enter the log take its rows from a body."""
+        """Let the operation ``key``, which will be in the log soon, take its rows from ``body``."""
         if key in self._rows:
             return  # a further attempt: the same request, the same rows
         body.hold()
@@ -123,14 +130,18 @@ class AttachedResources:
         self._replica.computing.attach_rows(key, body)
 
     def request_is_over(self, body: ManyRows) -> None:
-        """Detach a body from its operations: now, or when an operation in the log has ended."""
+        """Detach ``body`` from its operations, as its request has ended.
+
+        An operation that the log has, and that has not ended, keeps it until its end.
+        """
         for key in [key for key, attached in self._rows.items() if attached is body]:
             self._when_over(key, self._take_back)
 
     def attach_session(self, facts: Facts, session: ClientSession) -> None:
-        """Let an operation's query run in the client's session, if it may need the session.
+        """Let an operation's query run in the client's session, if that may have objects it needs.
 
-        The session stays attached while a request for the operation is handled here, see `during`.
+        The session stays attached as long as a request for the operation is handled here
+        (`during`).
         """
         if _may_hold(session, facts):
             self._sessions.add(facts.key)
@@ -138,9 +149,10 @@ class AttachedResources:
 
     @contextmanager
     def during(self, request: _Key) -> Iterator[None]:
-        """Detach sessions after the last of equal requests, or when their operation has ended.
+        """Keep sessions attached while requests of one user and id are handled here.
 
-        ``request``: the request's user and id, from which the ids of its operations follow.
+        After the last of these requests they are detached, or later when their operation has ended.
+        ``request``: the user and the request's id; its retry ids are the ids of its operations.
         """
         self._requests[request] += 1
         try:
@@ -184,16 +196,20 @@ class AttachedResources:
 
 
 def _may_hold(session: ClientSession, facts: Facts) -> bool:
-    """True if a session may hold an object that an operation's query needs."""
+    """True if the session may hold a temporary object that the operation's query needs.
+
+    ``facts``: what is known of the operation.
+    """
     if (ref := facts.session) is not None:
         return (ref.begun, ref.entries) == (session.begun, session.next_ordinal)
     return session.holds_temporaries
 
 
 class Concerns:
-    """The write concerns of requests: their own, the configured one, and those of rules.
+    """Finds the write concern of a write: the request's, or that of an operator's rule if higher.
 
-    ``asks_for_more``: True if any rule asks for a write concern.
+    A request without one has the configured one. ``asks_for_more``: True if any operator's rule
+    asks for a write concern.
     """
 
     def __init__(
@@ -210,11 +226,17 @@ class Concerns:
         self._asks_for_more = asks_for_more
 
     def of(self, requested: WriteConcern | None, least: WriteConcern | None) -> WriteConcern:
-        """Return the request's write concern, or the configured one; a rule's if that is more."""
+        """Return the higher of two write concerns.
+
+        These are ``requested`` (the configured one if None), and ``least``, which a rule asks for.
+        """
         return (requested or self._assurance.default).at_least(least)
 
     async def again(self, requested: WriteConcern | None, offset: int) -> WriteConcern:
-        """Return the write concern of a write in the log, even if it would be refused now."""
+        """Return the write concern for a repeated request whose write the log has at ``offset``.
+
+        It is found even if the rules would refuse the write now.
+        """
         least = None
         operation = await self._attempts.operation(offset) if self._asks_for_more else None
         if operation is not None:
@@ -224,27 +246,31 @@ class Concerns:
 
 
 ATTEMPTS_MAX: Final = 8
-"""Chosen: if a few clients keep redefining one object, one of them succeeds at each attempt."""
+"""The most attempts to append a write that becomes stale each time. Chosen: if a few clients keep
+redefining one object, one of them succeeds at each attempt."""
 PAUSE_S: Final = 0.1
-"""The longest random pause after the first stale attempt; it grows, so that attempts spread."""
+"""The longest random pause after the first stale attempt. It grows with each attempt, so that
+clients do not try again at the same time."""
 
 Make: TypeAlias = Callable[[], Awaitable[Operation]]
 
 
 class Attempts:
-    """Brings a client's write into the log.
+    """Appends a client's write to the log.
 
     The order is the same for every door and every kind of write:
 
     1. *Is it known?* If the log has an operation of the same user and id, its outcome is the
        answer, whatever the tables are like now.
-    2. *Make it.* This cluster looks up what the write needs (columns, views, the analysis). A final
-       failure may only mean that this cluster lags. So it waits until it has applied all records
-       that the log held then, and tries again from 1. Only then a failure is final.
-    3. *Append it.* If it proves stale (`replicate.log_state.definitions`), it is made again.
+    2. *Make the operation.* This cluster looks up what the write needs (columns, views, the
+       analysis). An error that is no availability error may only mean that this cluster lags. So it
+       is returned only if the cluster had applied all records that the log has. Otherwise HAProc
+       waits until it has, and tries again from 1.
+    3. *Append the operation.* If it proves stale (`replicate.log_state.definitions`), it is made
+       again.
 
-    If the log cannot be reached, a request that is sent for the first time gets the log's error: no
-    cluster can have applied it. A retry gets an unknown outcome.
+    If the log cannot be reached after an error in step 2, a request that is sent for the first time
+    gets this error: no cluster can have applied it. A retry gets an availability error.
 
     The caller enforces the request's timeout.
     """
@@ -255,9 +281,10 @@ class Attempts:
         self._log_end = LogEnd(replica.read_end)
 
     async def known(self, request: Request) -> WriteAttempt | None:
-        """Return the request's operation, read from the log here, with its outcome.
+        """Find the request's operation among the records read so far; return it with its outcome.
 
-        None if no such operation was read here, or if it may be made again. Raises RequestError.
+        None if there is none, or if it was rejected in a way that allows a new operation under the
+        next retry id. Raises RequestError.
         """
         found: WriteAttempt | None = None
         for each in retry_ids(request.id):
@@ -268,7 +295,10 @@ class Attempts:
         return found
 
     def newest(self, user: str, request_id: str) -> Known | None:
-        """Return the newest operation under a request's retry ids that was read here, or None."""
+        """Return the newest operation with one of a request's retry ids.
+
+        None if there is none among the records that this HAProc has read.
+        """
         newest: Known | None = None
         for each in retry_ids(request_id):
             if (known := self._core.outcomes.find((user, each))) is None:
@@ -277,7 +307,10 @@ class Attempts:
         return newest
 
     def next_id(self, request: Request) -> str:
-        """Return the retry id of a request's next write; `route.model` explains these ids."""
+        """Return the first of the request's retry ids that is free for a new operation.
+
+        `haproc.route.model` explains these ids.
+        """
         found = request.id
         for found in retry_ids(request.id):
             known = self._core.outcomes.find((request.user, found))
@@ -286,9 +319,10 @@ class Attempts:
         return found
 
     async def unless_known(self, request: Request, error: RequestError) -> WriteAttempt:
-        """Return the operation of a refused request, if the log has it; else raise ``error``.
+        """Return the operation of a request that is refused now, if the log has it.
 
-        For a request that is refused by its text alone, whatever the tables hold.
+        Otherwise raises ``error``, the reason of the refusal. For a request that is refused by its
+        text alone. The log is read to its end first.
         """
         if not _is_final(error):
             raise _of_attempt(request, error)
@@ -301,10 +335,12 @@ class Attempts:
     async def write(
         self, request: Request, make: Make, logged: Callable[[], None] = lambda: None
     ) -> WriteAttempt:
-        """Return the operation that counts, with its outcome here.
+        """Append a request's write, unless the log has it; return the operation and its outcome.
 
-        ``make`` raises RequestError; it is called again if the result may be another one.
-        ``logged`` is called each time an operation is in the log.
+        ``make`` makes the operation, or raises RequestError; it is called again if the cluster was
+        behind or the operation became stale. ``logged`` is called each time the log has an
+        operation. The outcome is that on this cluster. Raises RequestError, also after ATTEMPTS_MAX
+        stale attempts.
         """
         needed: int | None = None
         for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -342,9 +378,10 @@ class Attempts:
         )
 
     async def operation(self, offset: int) -> Operation | None:
-        """Return the operation that the log has at an offset.
+        """Read the operation at ``offset`` from the log.
 
-        None if its record was trimmed: then every cluster has applied it.
+        None if its record was deleted from the log, which is done only when every cluster has
+        applied it.
         """
         try:
             return await self._core.own_log.operation(offset)
@@ -352,9 +389,10 @@ class Attempts:
             return None
 
     async def ground(self, names: frozenset[str] = frozenset()) -> Ground:
-        """Return the ground for a lookup of tables of these names.
+        """Return the `Ground` for a lookup of the tables ``names``.
 
-        Waits until this cluster is near the log's end, so that the operation can be in time.
+        First waits until this cluster is near the log's end: an operation whose lookup is too old
+        is stale.
         """
         core = self._core
         far = reach(core.limits.window_records) // 2
@@ -362,7 +400,10 @@ class Attempts:
         return Ground.now(core)
 
     async def _end_after(self, request: Request, refusal: RequestError) -> int:
-        """Return the log's end as of a moment after the request came."""
+        """Ask the log for its end; if it cannot be reached, raise an error for the client.
+
+        That is ``refusal`` if the request was sent for the first time, else an availability error.
+        """
         try:
             async with asyncio.timeout(self._core.timeouts.append_s):
                 return await self._log_end.read_log_end()
@@ -373,7 +414,10 @@ class Attempts:
             raise log_unavailable("the log did not report its end", error, hint) from error
 
     async def _read(self, end: int) -> None:
-        """Wait until the log is read up to ``end``; raises RequestError."""
+        """Wait until this HAProc has read the log up to ``end``.
+
+        Raises RequestError if that takes longer than an append may take.
+        """
         append_s = self._core.timeouts.append_s
         if not await self._replica.admission.wait_read_to(end, append_s):
             raise RequestError(
@@ -387,21 +431,21 @@ class Attempts:
 
 
 def _again(outcome: OperationOutcome | None) -> bool:
-    """True if a write had no effect and never will have one, so it may be made again."""
+    """True if a write was rejected, and the request may be made again under its next retry id."""
     if outcome is None or outcome.status is not OutcomeStatus.REJECTED:
         return False
     return may_be_made_again(outcome.failure)
 
 
 def _is_final(error: RequestError) -> bool:
-    """True if the error ends the request for its client."""
+    """True if the client should not try another HAProc: any error but an availability error."""
     return error.kind is not FailureKind.AVAILABILITY
 
 
 def _of_attempt(request: Request, error: RequestError) -> RequestError:
-    """Return the error with the outcome that the client gets.
+    """Return the error; for a retry, its outcome NOT_SENT becomes UNKNOWN.
 
-    The outcome of a retry is unknown: the log may have an earlier attempt of the request.
+    The log may have an operation of an earlier attempt of the request.
     """
     if request.age_s > 0 and error.outcome is WriteOutcome.NOT_SENT:
         error.outcome = WriteOutcome.UNKNOWN

@@ -1,4 +1,4 @@
-"""The choice of queries that the cache may answer, and the code that keeps and gives answers."""
+"""Decides which queries may be answered from the cache, keeps their answers and gives them out."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ OURS: Final = f"{CATALOG}."
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The reading of a query. ``reason``: why its answer is not repeatable; empty if it is.
+    """What Spark's analysis shows about a query.
 
-    ``since``: all definitions below this offset were applied when Spark was asked.
+    ``tables``: the tables it reads. ``reason``: why its answer must not be kept; empty if it may
+    be. ``since``: all definitions below this offset were applied when Spark was asked.
     """
 
     since: int
@@ -48,9 +49,9 @@ class Repeatable:
     """Finds the queries whose answers change only if their tables change, and finds these tables.
 
     Spark reads the query in a session of HAProc's own, without temporary objects. This reading must
-    prove it, by the rules for a write that is replicated as it is. The check fails closed: a query
-    that may depend on more than Delta tables of the catalog is not repeatable. Neither is one of a
-    table with a LOCATION of its own, because a write to another table there would change it, too.
+    prove it, by the rules for a write that is replicated as it is. What cannot be proved is not
+    kept: a query that may depend on more than Delta tables of the catalog, or a query of a table
+    with a LOCATION of its own, because a write to another table there would change it, too.
     """
 
     def __init__(self, core: Core, readings: Readings) -> None:
@@ -58,7 +59,7 @@ class Repeatable:
         self._readings = readings
 
     async def reading(self, statement: Classified, settings: Settings, user: str) -> Reading:
-        """Return the present reading of a query; raises EngineError."""
+        """Let Spark read the query; return its `Reading`. Raises EngineError."""
         since = self._core.schedule.done_below(defines)
         try:
             found = await self._readings.query(SqlText(statement.sql), settings, user)
@@ -72,15 +73,16 @@ class Repeatable:
         return Reading(since, found.reads)
 
     def holds(self, reading: Reading) -> bool:
-        """True if nothing can have been redefined since the reading."""
+        """True if no table, view or function was redefined since the query was read."""
         return not self._core.log_state.written.defined(reading.since)
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables that a query reads. ``rests_on``: the objects that decide which tables these are.
+    """The tables that a query reads (``names``).
 
-    ``since``: all records below that may redefine one of these objects were applied.
+    ``rests_on``: the views, functions and tables whose redefinition could make it read other
+    tables. ``since``: all records below this offset that may redefine one of these were applied.
     """
 
     names: frozenset[str]
@@ -95,22 +97,23 @@ LAZY: Final = members(
     unpivot deduplicate fill_na drop_na replace limit offset tail
     """
 )
-"""Relations of a plan that Spark only analyzes when asked for its plan, and does not run."""
+"""Relations of a plan that Spark only analyzes, and does not run, when it is asked for the plan's
+tree."""
 _SHOWN: Final = ("show_string", "html_string")
-"""Relations that show another relation as text."""
+"""Relations of a plan that show the rows of another relation as text."""
 
 
 class Narrowing:
-    """Finds the tables of a query, so that it need not wait for writes to others.
+    """Finds a query's tables, so that the query need not wait for writes to other tables.
 
-    A query shows only its tables. So it is fresh enough once everything that may change these is
-    applied, even while other operations before it still run, such as a table that is computed for
-    an hour. Its tables are those that Spark reads in it, in a session without temporary objects.
-    The lookup fails closed: a query waits for everything if its session holds a temporary object,
-    if it reads tables of another kind, or if something it uses may have been redefined since it was
-    read: a table, a view, a function. If a statement changes the session meanwhile, the names may
-    mean something else by the time the query runs: the caller checks again once Spark has begun to
-    answer.
+    A query is fresh enough once all records that may change its own tables are applied, even while
+    an earlier operation on other tables still runs, perhaps for an hour. Its tables are those that
+    Spark reads in it, in a session without temporary objects.
+
+    When in doubt, the query waits for all records: if its session holds a temporary object, if it
+    reads other than managed Delta tables, or if a table, view or function that it uses may have
+    been redefined since. If a statement changes the session meanwhile, names may mean something
+    else when the query runs: so the caller checks again once Spark has begun to answer.
     """
 
     def __init__(self, core: Core, readings: Readings) -> None:
@@ -118,9 +121,9 @@ class Narrowing:
         self._readings = readings
 
     async def applied(self, understood: Understood) -> Callable[[], int] | None:
-        """Return a function that gives the offset below which the query's tables are complete.
+        """Return a function for the offset below which all writes to its tables are applied.
 
-        None: the query's tables are not known.
+        None if the query runs in a session, or its tables cannot be found out.
         """
         if understood.session is not None or unfit(understood):
             return None
@@ -136,7 +139,7 @@ class Narrowing:
     async def applied_in(
         self, understood: Understood, session: ClientSession | None
     ) -> Callable[[], int] | None:
-        """Return the function of `applied` for a query that runs in the client's session."""
+        """Do as `applied`, also for a query that runs in the client's ``session``."""
         if session is None:
             return await self.applied(understood)
         if session.holds_temporaries or session.handles:
@@ -161,7 +164,10 @@ class Narrowing:
     async def _tables(
         self, understood: Understood, query: SparkPlan | None = None
     ) -> Tables | None:
-        """Return the tables that a query, given as text or plan, reads; None: not known."""
+        """Return the tables that a query reads; None if they cannot be found out.
+
+        ``query``: the query as a plan; None: its SQL text is used.
+        """
         core, user = self._core, understood.request.user
         definitions = core.watermarks.definitions_applied
         found = await self._readings.query(
@@ -180,9 +186,9 @@ class Narrowing:
 
 
 def query_in(understood: Understood) -> SparkPlan | None:
-    """Return a plan whose analysis shows all that a client's plan reads; None: there is none.
+    """Return the query inside a client's plan, as a plan whose analysis shows every table it reads.
 
-    Raises RefusedError.
+    None if the request is no such plan. Raises RefusedError.
     """
     sent, settings = understood.request.statement, understood.settings
     if not isinstance(sent, SentPlan) or len(sent.plan) > TEXT_MAX:
@@ -202,34 +208,42 @@ def query_in(understood: Understood) -> SparkPlan | None:
 
 
 TEXT_MAX: Final = 100_000
-"""Longer texts come from no dashboard, and looking them up would block other requests. Chosen."""
+"""Longer texts do not use the cache: no dashboard sends them, and looking them up would block other
+requests. Chosen."""
 _WRITTEN: Final = "a table that it reads was being written"
 
 
 class Counts(Protocol):
-    """The metrics of the cache."""
+    """Receives the metrics of the cache."""
 
     def cached(self, outcome: str) -> None:
-        """Count an answer to a query that may use the cache: hit, kept, or not_kept."""
+        """Count an answer to a query that may use the cache.
+
+        ``outcome``: hit (it came from the cache), kept (it is in the cache now), or not_kept.
+        """
         ...
 
     def cache(self, answers: int, bytes_used: int, evicted: Mapping[str, int]) -> None:
-        """Report the kept answers, their bytes, and the numbers evicted by reason."""
+        """Report the present number of kept answers, their bytes, and all evictions by reason."""
         ...
 
 
 class NoCounts:
-    """Counts nothing."""
+    """Implements `Counts`, and counts nothing."""
 
     def cached(self, outcome: str) -> None:
-        """Count an answer by its outcome."""
+        """Do nothing."""
 
     def cache(self, answers: int, bytes_used: int, evicted: Mapping[str, int]) -> None:
-        """Report the kept answers, their bytes, and the numbers evicted by reason."""
+        """Do nothing."""
 
 
 def wanted(request: Request, statement: Classified, by_default: bool) -> bool:
-    """True if a query may use the cache: one "no" decides, then one "yes", then the default."""
+    """True if a query may use the cache.
+
+    The request and the operator's rule may each say yes or no: one "no" decides, then one "yes". If
+    neither says anything, the answer is ``by_default``.
+    """
     choices = {request.cache, statement.cache}
     if False in choices:
         return False
@@ -237,12 +251,15 @@ def wanted(request: Request, statement: Classified, by_default: bool) -> bool:
 
 
 def unfit(understood: Understood) -> str:
-    """Return why a query's answer is never kept, by the query's form; empty if it may be."""
+    """Return why the answer to this request is never kept; empty if it may be kept.
+
+    Looks only at the session and the statement's form.
+    """
     return "it runs in a session" if understood.session is not None else unfit_text(understood)
 
 
 def unfit_text(understood: Understood) -> str:
-    """Return why an answer to a statement of this form is never kept; empty if it may be."""
+    """Return why the answer to such a statement is never kept; empty if it may be kept."""
     statement = understood.statement
     if (
         not isinstance(understood.request.statement, SentSql)
@@ -255,13 +272,13 @@ def unfit_text(understood: Understood) -> str:
 
 
 class Caching:
-    """Answers queries from kept answers, and keeps new ones; `kept_answers` has the rules.
+    """Answers queries from kept answers, and keeps new ones; `kept_answers` says when one is valid.
 
-    A query that may use the cache is read to its end before its answer begins, unless the answer is
-    too large to be kept. Meanwhile an equal query of the same user waits for it, but only once: if
-    there is no kept answer then, it runs by itself.
+    The result of a query that may use the cache is read to its end before the client gets it,
+    unless it becomes too large to be kept. Meanwhile an equal query of the same user waits for it,
+    but only once: if there is no kept answer then, that query runs by itself.
 
-    ``repeatable`` decides which answers may be kept, and the tables that they rest on.
+    ``repeatable`` decides which answers may be kept, and finds their tables.
     """
 
     def __init__(self, core: Core, limits: Cache, repeatable: Repeatable, counts: Counts) -> None:
@@ -273,13 +290,15 @@ class Caching:
         self._under_way: dict[tuple[str, Key], asyncio.Event] = {}
 
     def held(self, understood: Understood, still: Callable[[], bool]) -> Answer | None:
-        """Return the kept answer, if the query would get the same one here now.
+        """Return the kept answer to a query, if running the query here now would give the same one.
 
-        ``still`` returns True if the rules would decide about the query as before.
+        Otherwise None. ``still`` returns True if the operator's rules would decide about the query
+        as before.
 
-        If the read level needs the log's end, the caller makes sure that this HAProc has read up to
-        it. This HAProc must also have read all that the client has seen, even here: a process that
-        was replaced, and does not know it, must not show less than its successor did.
+        If the read level needs the log's end, the caller has made sure that this HAProc has read up
+        to it. This HAProc must also have read all that the client has seen, even what the client
+        saw here: a process that was replaced, and does not know it, must not show less than its
+        successor did.
         """
         core = self._core
         if not self._wanted(understood) or unfit(understood) or core.condition.state not in SERVING:
@@ -302,7 +321,11 @@ class Caching:
         run: Callable[[], Awaitable[Answer]],
         still: Callable[[], bool],
     ) -> Answer:
-        """Run a query without a kept answer, and keep its answer if that is allowed."""
+        """Answer a query for which `held` returned None: call ``run``, and keep its answer.
+
+        It is kept only if that is allowed. If an equal query of the user is under way, waits for
+        its answer first. ``still``: see `held`.
+        """
         if not self._wanted(understood):
             return await run()
         if reason := unfit(understood):
@@ -322,7 +345,7 @@ class Caching:
                 del self._under_way[of_user]
 
     def count(self, answer: Answer) -> None:
-        """Count an answer that is given to a client."""
+        """Count an answer that a client receives, by whether it came from the cache."""
         cache_report = answer.report.cache
         if cache_report is not None:
             self._counts.cached(
@@ -341,7 +364,11 @@ class Caching:
         run: Callable[[], Awaitable[Answer]],
         ended: asyncio.Event,
     ) -> Answer:
-        """Run a query and keep its answer; sets ``ended`` early if the answer cannot be kept."""
+        """Run a query and keep its answer.
+
+        ``ended``: set at once if the answer cannot be kept, so that equal queries stop waiting for
+        it.
+        """
         begun = await self._begun(understood)
         if isinstance(begun, str):
             ended.set()
@@ -350,12 +377,12 @@ class Caching:
         return await self._taken(key, begun, answer)
 
     async def _begun(self, understood: Understood) -> KeptAnswer | str:
-        """Return the answer that will be kept, still without rows, for a query that begins now.
+        """Prepare the answer that will be kept for a query that begins now, still without rows.
 
-        If the answer may not be kept, the reason is returned instead.
+        If the answer may not be kept, returns the reason (a text) instead.
 
-        Nothing is awaited between the last check and the query's start. So later writes have higher
-        offsets than ``since``, and the query reads the tables of Spark's reading.
+        Nothing is awaited between the last check and the query's start. So later writes have
+        offsets from ``since`` on, and the query reads the tables that Spark's reading showed.
         """
         core, user = self._core, understood.request.user
         try:
@@ -373,7 +400,10 @@ class Caching:
         return begun if holds else _WRITTEN
 
     async def _taken(self, key: Key, begun: KeptAnswer, answer: Answer) -> Answer:
-        """Read an answer's result to its end and keep it, unless it becomes too large for that."""
+        """Read an answer's result to its end, keep it in the cache, and return it with its rows.
+
+        If it becomes too large, the returned answer streams the rest, and is not kept.
+        """
         chunks: list[Chunk] = []
         size, more = 0, weight()
         result = answer.result
@@ -406,7 +436,10 @@ class Caching:
         return _with_report(replace(answer, result=Replayed(chunks)), _WRITTEN * outdated)
 
     def _no_room(self, size: int, more: int) -> str:
-        """Reserve ``more`` bytes for an answer of ``size``; return why not, or an empty text."""
+        """Reserve ``more`` bytes for an answer that has ``size`` bytes already.
+
+        Returns an empty text if they are reserved; otherwise the reason why not.
+        """
         if size + more > self._limits.answer_bytes_max:
             return "it is larger than cache.answer_bytes_max"
         return "" if self._kept.reserve(more) else "answers on their way fill cache.bytes_max"
@@ -421,6 +454,9 @@ def _key(understood: Understood) -> Key:
 
 
 def _with_report(answer: Answer, reason: str) -> Answer:
-    """Return a new answer with the cache's report; ``reason``: why the answer is not kept."""
+    """Return the answer with a `CacheReport`.
+
+    ``reason``: why the answer is not kept; empty if it is kept.
+    """
     cache_report = CacheReport(hit=False, kept=not reason, reason=reason)
     return replace(answer, report=replace(answer.report, cache=cache_report))

@@ -1,4 +1,4 @@
-"""The classification of a request's statement, in any form: the first step of its way."""
+"""Finds the class of a request's statement, in any form: SQL text, rows or plan."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from haproc.sessions.client import ClientSession
 
 SAME_MAX: Final = 64
 SAME_CHARACTERS_MAX: Final = 1024
-"""The number of remembered classifications, and the longest text of one. PySpark sends each text
-twice: when a DataFrame is made of it, and when that is collected. Chosen."""
+"""The most remembered classifications (SAME_MAX), and the longest text of one. PySpark sends each
+text twice: when a DataFrame is made of it, and when that is collected. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """The user, the settings and, if needed, the session for which Spark reads a statement."""
+    """Those for whom Spark reads a statement: user, settings, and the client's session or None."""
 
     settings: Settings
     session: ClientSession | None
@@ -60,12 +60,12 @@ class Asker:
 
     @property
     def context(self) -> Context:
-        """The catalog and schema of unqualified names."""
+        """The catalog and schema to which names without them belong, and the user."""
         return Context(self.settings.catalog, self.settings.schema, self.user)
 
     @property
     def has_temporaries(self) -> bool:
-        """True if names may mean something else in the session."""
+        """True if the session holds temporary objects, so that a name may mean one of these."""
         return self.session is not None and self.session.holds_temporaries
 
 
@@ -80,12 +80,15 @@ class Understood:
 
     @property
     def asker(self) -> Asker:
-        """The user, the settings and the session for which Spark reads the statement."""
+        """The user, settings and session of this request, for Spark's reading of its statement."""
         return Asker(self.settings, self.session, self.request.user)
 
 
 async def with_bound(request: Request, texts: Texts) -> Request:
-    """Return the request with its parameters in its statement; raises RequestError."""
+    """Write the parameters of a SQL text into the text; return the changed request.
+
+    Requests in other forms are returned unchanged. Raises RequestError.
+    """
     match request.statement:
         case SentSql(text, given) if given is not None:
             size = len(text) + len(given.json)
@@ -101,7 +104,10 @@ async def with_bound(request: Request, texts: Texts) -> Request:
 
 
 def as_it_runs(understood: Understood) -> Statement:
-    """Return a statement as a cluster runs it; only for statements that do not enter the log."""
+    """Return the statement in the form in which an Engine runs it, a SQL text or a plan.
+
+    Only for queries and session statements, which do not enter the log.
+    """
     match understood.request.statement:
         case SentSql():
             return SqlText(understood.statement.sql)
@@ -114,10 +120,11 @@ def as_it_runs(understood: Understood) -> Statement:
 
 
 class Classifying:
-    """Classifies by an operator's rules. Methods raise RequestError.
+    """Finds the class of statements, by built-in and operators' rules. Methods raise RequestError.
 
-    ``recognised`` lets Spark's parser classify a text (settings, user; raises RefusedError,
-    EngineError), ``failed`` returns the client's error for an EngineError.
+    ``recognised`` lets Spark's parser find out what a text is: it gets the text, the settings and
+    the user, and raises RefusedError or EngineError. ``failed`` turns an EngineError into the
+    client's error.
     """
 
     def __init__(
@@ -143,7 +150,10 @@ class Classifying:
         self._same = same
 
     async def with_read(self, request: Request) -> Request:
-        """Return the request with its plan read, if it has one."""
+        """Parse the request's Spark Connect plan, if it has one that is not parsed yet.
+
+        Returns the request with the parsed plan.
+        """
         sent = request.statement
         if not isinstance(sent, SentPlan) or sent.read is not None:
             return request
@@ -156,7 +166,10 @@ class Classifying:
             raise refused(error) from error
 
     async def request(self, request: Request, settings: Settings) -> Classified:
-        """Return the classification of a request's statement; its parameters are bound."""
+        """Classify the statement of a request, in any form.
+
+        Parameters must be in the text already (`with_bound`).
+        """
         match request.statement:
             case SentSql(text):
                 return await self.text(
@@ -171,7 +184,10 @@ class Classifying:
                 assert_never(request.statement)
 
     async def concern_of(self, op: Operation) -> WriteConcern | None:
-        """Return the write concern that the present rules ask of an operation in the log."""
+        """Return the write concern that the operators' rules ask of an operation in the log.
+
+        None if no rule decides about it, or that rule asks for none.
+        """
         match op.write:
             case SqlText(text) | QueryWrite(text):
                 pass
@@ -199,7 +215,10 @@ class Classifying:
         override: OperationClass | None = None,
         rights: Rights = UNBOUNDED,
     ) -> Classified:
-        """Return the classification of a text."""
+        """Classify a SQL text.
+
+        ``override``: the class that the request asks for. ``rights``: those of the user.
+        """
         context = Context(settings.catalog, settings.schema, user, rights)
         values = (sql, context, self._rules, override, self._bounds)
         try:
@@ -217,7 +236,7 @@ class Classifying:
     async def _parsed(
         self, texts: Sequence[str], settings: Settings, user: str
     ) -> dict[str, Recognised]:
-        """Return the classifications of texts by Spark's parser; raises RefusedError, too."""
+        """Let Spark's parser find out what each of ``texts`` is; raises RefusedError, too."""
         try:
             return {text: await self._recognised(text, settings, user) for text in texts}
         except EngineError as error:
@@ -231,7 +250,10 @@ class Classifying:
         *,
         there: bool = False,
     ) -> Classified:
-        """Return the classification of a request's plan; ``there``: its target exists."""
+        """Classify the plan of a request.
+
+        ``there``: True if the plan's target table is known to exist.
+        """
         user, override = request.user, request.operation_class
         context = Context(settings.catalog, settings.schema, user, request.rights)
         size, values = _texts_size(reading), (reading, context, self._rules, self._bounds, override)
@@ -247,7 +269,10 @@ class Classifying:
             raise refused(error) from error
 
     def _rows(self, table: str, settings: Settings, user: str, rights: Rights) -> Classified:
-        """Return the classification of rows for a table; rules treat them as an INSERT."""
+        """Classify rows that a client appends to ``table``.
+
+        Operators' rules treat them as an INSERT into it.
+        """
         context = Context(settings.catalog, settings.schema, user, rights)
         try:
             found = classify(_as_insert(table), context, self._rules)
@@ -259,7 +284,10 @@ class Classifying:
 
 
 def _as_insert(table: str) -> str:
-    """Return the statement that rules see for rows of a table; raises RequestError."""
+    """Return the INSERT statement that stands for rows of ``table`` when rules are matched.
+
+    Raises RequestError if ``table`` is no valid name.
+    """
     parts = parts_of(table)
     if parts is None:
         raise refusal(
@@ -272,13 +300,16 @@ def _as_insert(table: str) -> str:
 
 
 def only_selects(reading: PlanReading, settings: Settings) -> bool:
-    """True if Spark runs no SQL text, such as SHOW, while it reads the plan."""
+    """True if each SQL text inside the plan is a query of tables, not SHOW or similar.
+
+    Others would be run by Spark while it reads the plan.
+    """
     context, rules = Context(settings.catalog, settings.schema), Rules.builtin()
     return all(gives_rows(classify(part.text, context, rules)) for part in reading.sqls)
 
 
 def read_of(sent: SentPlan) -> ReadPlan:
-    """Return a plan's reading: the one made at the door, or a new one; raises RefusedError."""
+    """Return the plan as parsed by the door, or parse it now; raises RefusedError."""
     return sent.read or _read(sent.plan)
 
 

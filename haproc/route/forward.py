@@ -1,8 +1,8 @@
-"""Lets another HAProc run a query, by the doors between peers, and passes its result on.
+"""Lets another HAProc, a peer, run a query, and passes the peer's result on to the client.
 
-The result passes piece by piece: a slow reader slows down the peer, and so the peer's cluster. When
-the reader goes away, the query ends there. A query is forwarded once: the peer runs it or refuses
-it.
+The result is passed on piece by piece: a slow client slows down the peer, and so the peer's
+cluster. When the client goes away, the peer ends the query. A query is forwarded once: the peer
+runs it or refuses it, and forwards it to nobody.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ CONTENT_TYPE: Final = "application/vnd.haproc.pieces"
 _HEAD: Final = struct.Struct(">BQQ")
 HEAD_BYTES: Final = _HEAD.size
 _CHUNK_BYTES_MAX: Final = 1 << 31
-"""A bound for broken streams: larger than any chunk that a cluster gives."""
+"""The most bytes of a chunk that are believed: a header with more means that the stream is
+broken."""
 
 
 class FrameKind(IntEnum):
-    """The content of a frame."""
+    """What one frame of a forwarded result contains."""
 
     CHUNK = 0
     END = 1
@@ -51,27 +52,33 @@ class FrameKind(IntEnum):
 
 
 class BrokenPiecesError(Exception):
-    """The received bytes are no sequence of frames."""
+    """The bytes received from the peer are no sequence of frames."""
 
 
 def chunk_head(chunk: Chunk) -> bytes:
-    """Return the header of a chunk's bytes."""
+    """Return the frame header that is sent before the bytes of ``chunk``."""
     return _HEAD.pack(FrameKind.CHUNK, chunk.rows, len(chunk.data))
 
 
 def end() -> bytes:
-    """Return the frame that marks the result as whole."""
+    """Return the frame that shows that the result is complete."""
     return _HEAD.pack(FrameKind.END, 0, 0)
 
 
 def error(body: dict[str, Any]) -> bytes:
-    """Return the frame that ends a result with an error; ``body`` is that of an error answer."""
+    """Return the frame that ends a result with an error.
+
+    ``body``: the fields of the error, as in the JSON body of an error answer.
+    """
     data = json.dumps(body).encode()
     return _HEAD.pack(FrameKind.ERROR, 0, len(data)) + data
 
 
 def read_head(data: bytes) -> tuple[FrameKind, int, int]:
-    """Return a frame's kind, its rows, and the number of bytes that follow."""
+    """Read a frame's header; return its kind, its number of rows, and the bytes that follow it.
+
+    Raises BrokenPiecesError.
+    """
     kind, rows, size = _HEAD.unpack(data)
     if kind not in FrameKind.__members__.values() or size > _CHUNK_BYTES_MAX:
         raise BrokenPiecesError("the peer's answer cannot be read")
@@ -79,7 +86,10 @@ def read_head(data: bytes) -> tuple[FrameKind, int, int]:
 
 
 def read_error(data: bytes) -> RequestError:
-    """Return the error in an error answer's body."""
+    """Make a RequestError from ``data``, the JSON body of a peer's error answer.
+
+    Raises BrokenPiecesError.
+    """
     try:
         fields = json.loads(data)
         return RequestError(
@@ -99,12 +109,12 @@ PATH: Final = "/ha/v1/query"
 AFTER_HEADER: Final = "HAProc-After-Offset"
 _OF_STATEMENT: Final = frozenset({ErrorClass.REFUSED_BY_RULE, ErrorClass.FORBIDDEN})
 _MARGIN_S: Final = 0.5
-"""The time allowed for an answer on its way, beside the time that the peer was given."""
+"""How much longer than the peer's own timeout this HAProc waits for the peer's bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerQuery:
-    """A query for a peer, which runs it once it has applied ``needed`` records."""
+    """The body of a forwarded query; the peer runs it once it has applied ``needed`` records."""
 
     request_id: Identifier
     statement: Annotated[str, Meta(min_length=1)]
@@ -124,7 +134,7 @@ class HttpForwarding:
         self._doors = doors
 
     async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
-        """See Forwarding."""
+        """See `haproc.route.reads.Forwarding`."""
         url = self._doors.url(peer, PATH)
         body = msgspec.to_builtins(_peer_query(request, needed, timeout_s))
         timeout = aiohttp.ClientTimeout(
@@ -175,7 +185,11 @@ def _text(statement: Sent) -> str:
 
 
 def _refusal(peer: str, data: bytes) -> Exception:
-    """Return the error to raise for a peer's error; a client gets only errors of its statement."""
+    """Turn a peer's error answer into the exception to raise.
+
+    A RequestError for the client if the error is about the statement itself; otherwise
+    PeerBusyError or PeerUnavailableError, so that another cluster is tried.
+    """
     try:
         error = read_error(data)
     except BrokenPiecesError as broken:
@@ -188,7 +202,7 @@ def _refusal(peer: str, data: bytes) -> Exception:
 
 
 class Relayed:
-    """A peer's result on its way to a client; raises RequestError."""
+    """The result of a forwarded query, passed from the peer to the client; raises RequestError."""
 
     def __init__(self, peer: str, response: aiohttp.ClientResponse) -> None:
         self._peer = peer
@@ -217,7 +231,7 @@ class Relayed:
             yield Chunk(data, rows)
 
     async def aclose(self) -> None:
-        """Stop the query if it still runs: the peer sees its connection end."""
+        """Close the connection to the peer, so that the peer stops the query if it still runs."""
         self._response.close()
 
     def _broken_off(self, error: Exception) -> RequestError:

@@ -23,16 +23,19 @@ from haproc.config.model import Consistency
 from haproc.route.model import Freshness
 
 LEVELS_OF_THE_LOG = frozenset({Consistency.BOUNDED, Consistency.LINEARIZABLE})
-"""Levels that are measured against the log's end."""
+"""Read levels for which the log must be asked for its end."""
 
 
 EVERYBODY: Final = ""
-"""A name for any cluster: no cluster has it."""
+"""Stands for any cluster in `need`; no cluster has this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Another cluster by its last report. ``applied``: its cursor then; None: unknown."""
+    """Another cluster that might run the query, as its HAProc last reported it.
+
+    ``applied``: its cursor in that report; None if it is unknown.
+    """
 
     name: str
     serving: bool
@@ -41,24 +44,27 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Run the query here, now."""
+    """A decision: run the query here, now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until this cluster has applied the needed records, or the time is over."""
+    """A decision: wait until this cluster has applied the needed records, or the time is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Let this peer run the query."""
+    """A decision: let the cluster ``peer`` run the query."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Refuse the query: no cluster can run it. ``why`` contains each cluster's progress."""
+    """A decision: refuse the query, because no cluster can run it.
+
+    ``why``: the reason for the client, with each cluster's progress.
+    """
 
     why: str
 
@@ -67,10 +73,10 @@ Decision: TypeAlias = Serve | Wait | Forward | Refuse
 
 
 def need(wanted: Freshness, cluster: str, log_end: int) -> int:
-    """Return the number of records that the cluster must have applied.
+    """Return how many records, from the log's beginning, a cluster must have applied for a query.
 
-    ``log_end`` counts only for `LEVELS_OF_THE_LOG`. For `EVERYBODY` the number holds for any
-    cluster.
+    ``cluster``: the one that would run it; with `EVERYBODY` the number is enough for any cluster.
+    ``log_end`` is used only at the levels in `LEVELS_OF_THE_LOG`.
     """
     if wanted.level is Consistency.ANY:
         return 0
@@ -95,10 +101,12 @@ def decide(
     may_forward: bool,
     tried: Collection[str] = (),
 ) -> Decision:
-    """Decide what happens to a query next.
+    """Decide whether the query runs here, waits, goes to a peer, or is refused.
 
-    ``waited``: the query has waited for this cluster. ``nearer``: the cluster has applied more
-    meanwhile, or is about to, and there is time left. ``tried``: peers that could not run it.
+    ``me``: this cluster, which has applied ``applied`` records. ``waited``: True if the query has
+    already waited in vain for this cluster. ``nearer``: True if this cluster applied more during
+    that wait, or is about to, and there is time left. ``tried``: peers that could not run the
+    query.
     """
     if applied >= need(wanted, me, log_end):
         return Serve()
@@ -135,12 +143,12 @@ def _lag_text(name: str, applied: int, needed: int) -> str:
 
 
 def records(count: int) -> str:
-    """Return a number of records as text for people."""
+    """Return a number of records in words: "1 record", "2 records"."""
     return "1 record" if count == 1 else f"{count} records"
 
 
 def asked_for(wanted: Freshness) -> str:
-    """Return the level and its bound, for people."""
+    """Return the read level, and its bound if it has one, as a text for error messages."""
     if wanted.level is Consistency.BOUNDED:
         return f"consistency bounded (acceptable_offset_lag {wanted.lag_max})"
     return f"consistency {wanted.level.value}"

@@ -1,4 +1,4 @@
-"""Kept answers: of queries, and of Spark about definitions."""
+"""Stores for kept answers: a client's query results, and Spark's answers about definitions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ V = TypeVar("V")
 
 
 class Remembered(Generic[K, V]):
-    """Answers of Spark that are valid until a definition changes on this cluster.
+    """Keeps answers of Spark that are valid until a table, view or function is redefined here.
 
-    The least recently used one is dropped first. ``epoch`` returns the number of changed
-    definitions.
+    ``epoch`` returns the number of redefinitions that this cluster has applied. If there are more
+    than ``entries_max`` answers, the least recently used one is deleted.
     """
 
     def __init__(self, epoch: Callable[[], int], entries_max: int) -> None:
@@ -30,7 +30,7 @@ class Remembered(Generic[K, V]):
         self._as_of: int | None = None
 
     def find(self, key: K) -> V | None:
-        """Return the kept answer, if it is still valid."""
+        """Return the kept answer for ``key``; None if there is none, or it is outdated."""
         self._forget_outdated()
         found = self._entries.get(key)
         if found is not None:
@@ -38,7 +38,10 @@ class Remembered(Generic[K, V]):
         return found
 
     def keep(self, key: K, value: V, epoch: int) -> None:
-        """Keep an answer, unless a definition has changed since the question."""
+        """Keep an answer.
+
+        Does nothing if a definition has changed since ``epoch``, the number when Spark was asked.
+        """
         self._forget_outdated()
         if epoch != self._as_of:
             return
@@ -61,27 +64,31 @@ class Remembered(Generic[K, V]):
 
 
 OVERHEAD_BYTES: Final = 1024
-"""The bytes of an answer beside its rows. Chosen, so that small answers are bounded, too."""
+"""Bytes that each answer counts beside its rows. Chosen, so that the number of small answers has a
+limit, too."""
 
 
 Key: TypeAlias = bytes
 
 
 def key_of(sql: str, settings: Settings) -> Key:
-    """Return the key of a query: its text with its parameters, and its settings.
+    """Return the key under which the answer to a query is kept: a hash of its text and settings.
 
-    The user is not part of it: Spark does not know users, and the rules are asked before a lookup.
+    ``sql`` has its parameters in it. The user is not part of the key: Spark does not know users,
+    and operators' rules are asked before the answer is looked up.
     """
     return hashlib.blake2b(repr((settings, sql)).encode(), digest_size=32).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
-    """The answer to one query. ``chunks`` are as the cluster gave them.
+    """A kept answer to one query.
 
-    ``departures``: the number of times that this member had left service; its tables may differ
-    after the next time. ``after_offset``: that of its report. ``at_s``: the loop's clock when its
-    query began.
+    ``chunks``: the rows, as the cluster gave them. ``tables``: those that the query read.
+    ``since``: the answer shows all writes to them below this offset, and none from there on.
+    ``departures``: how often this member had left service; after the next time its tables may
+    differ. ``after_offset``: the one in the answer's HaReport. ``at_s``: the event loop's clock
+    when the query began.
     """
 
     chunks: tuple[Chunk, ...]
@@ -93,7 +100,7 @@ class KeptAnswer:
 
 
 class Eviction(StrEnum):
-    """The reason why an answer is kept no longer."""
+    """The reason why a kept answer was deleted."""
 
     WRITTEN = "written"
     """One of its tables was written, or this member was out of service."""
@@ -101,9 +108,9 @@ class Eviction(StrEnum):
 
 
 class KeptAnswers:
-    """The kept answers; the least recently used one is dropped first.
+    """The kept answers of queries; if there is no room, the least recently used one is deleted.
 
-    Bytes that are reserved for coming answers count, too.
+    Bytes reserved for answers that are still being read count as used.
     """
 
     def __init__(self, written: Written, bytes_max: int) -> None:
@@ -119,11 +126,14 @@ class KeptAnswers:
 
     @property
     def bytes_used(self) -> int:
-        """The bytes that are used by kept answers or reserved for coming ones."""
+        """The bytes of kept answers, and those reserved for answers that are still being read."""
         return self._bytes
 
     def find(self, key: Key, departures: int) -> KeptAnswer | None:
-        """Return the answer, if its query would get the same one now."""
+        """Return the kept answer for ``key`` if its query would give the same answer now.
+
+        Otherwise None. ``departures``: how often this member has left service by now.
+        """
         answer = self._answers.get(key)
         if answer is None:
             return None
@@ -135,12 +145,18 @@ class KeptAnswers:
         return answer
 
     def outdated(self, answer: KeptAnswer, departures: int) -> bool:
-        """True if the query may get another answer now."""
+        """True if the answer's query may give another answer now.
+
+        That is so if one of its tables was written, or this member has left service meanwhile.
+        """
         left = answer.departures != departures
         return left or self._written.changed(answer.tables, answer.since)
 
     def reserve(self, size: int) -> bool:
-        """Reserve bytes for a coming answer, dropping others; False if there is not enough room."""
+        """Reserve bytes for an answer that is being read, deleting kept answers if needed.
+
+        False, with nothing reserved, if there is not enough room even then.
+        """
         while self._bytes + size > self._bytes_max and self._answers:
             self._drop(next(iter(self._answers)))
             self.evicted[Eviction.ROOM] += 1
@@ -154,7 +170,7 @@ class KeptAnswers:
         self._bytes -= size
 
     def keep(self, key: Key, answer: KeptAnswer) -> None:
-        """Keep an answer for which `weight` was reserved, in place of an earlier one."""
+        """Keep an answer, in place of the one that ``key`` had; its `weight` must be reserved."""
         if key in self._answers:
             self._drop(key)
         self._answers[key] = answer
@@ -164,5 +180,5 @@ class KeptAnswers:
 
 
 def weight(chunks: tuple[Chunk, ...] = ()) -> int:
-    """Return the bytes of an answer in memory."""
+    """Return the bytes that an answer with these chunks takes in memory."""
     return OVERHEAD_BYTES + sum(len(chunk.data) for chunk in chunks)

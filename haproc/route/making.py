@@ -43,9 +43,9 @@ from haproc.route.streams import refused, timed_out
 
 
 class Showing:
-    """Shows a statement's classification without running the statement.
+    """Tells a client how a SQL text would be treated, without running the text.
 
-    ``understood`` returns a request's classification.
+    ``understood`` returns a request with its classification.
     """
 
     def __init__(
@@ -63,9 +63,10 @@ class Showing:
         self._ruling = ruling
 
     async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
-        """Return the kind of a SQL text and its classification, with its ``tree`` if wanted.
+        """Return a SQL text's kind, its classification, and how it would travel.
 
-        A refusal is returned, too. Raises RequestError, also for a text that is wrong.
+        With ``tree``, also Spark's reading of the text. If the statement would be refused, the
+        reason is returned. Raises RequestError for other errors, such as a wrong text.
         """
         try:
             async with asyncio.timeout(request.timeout_s):
@@ -142,10 +143,11 @@ _HINT_RESTORE: Final = "write the rows that the table should hold"
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """An operation, and its statement with the rules' decision.
+    """A new operation, and its statement as the operators' rules decide about it.
 
-    ``evolves``: the plan shows that the table's columns may change; None: no plan was read.
-    ``writes_known``: all written tables are known, even if not all that it reads is.
+    ``evolves``: True if the plan shows that the write may change its table's columns; None: no plan
+    was read. ``writes_known``: True if all tables that it writes are known, even if those that it
+    reads are not.
     """
 
     operation: Operation
@@ -159,11 +161,11 @@ class Making:
 
     Operators' rules decide, too, by the tables that Spark reads in it (`haproc.route.ruling`).
 
-    ``ground`` returns this cluster's state before a lookup, given the tables that are written: the
-    tables that are read are not known yet. If this cluster is far behind with those, the operation
-    proves stale, and is made again when the cluster has caught up.
+    ``ground`` gets the written tables, and returns how far this cluster has applied the log for
+    them; the tables that are read are not known yet. If the cluster is far behind with those, the
+    operation becomes stale, and is made again when the cluster has caught up.
 
-    ``foresee`` receives each statement, as far as it is known before Spark has read it.
+    ``foresee`` receives a first form of each operation, before Spark has read the statement.
     """
 
     def __init__(
@@ -199,7 +201,10 @@ class Making:
         self._fanout_parallel = fanout_parallel
 
     async def operation(self, understood: Understood) -> Made:
-        """Return the statement as an operation; raises RefusedError, RequestError, EngineError."""
+        """Make the operation of a write.
+
+        Raises RefusedError, RequestError or EngineError if that is not possible.
+        """
         made = await self._operation(understood)
         assert not made.statement.rules, "the rules decide before anything is appended"
         authorization, operation = understood.request.authorization, made.operation
@@ -279,7 +284,7 @@ class Making:
         return replace(made, evolves=evolves)
 
     async def _of_text_with_frames(self, understood: Understood, data: bytes) -> Made:
-        """Return the operation of a SQL text that comes with DataFrames."""
+        """Make the operation of a SQL text that comes with DataFrames; ``data`` is its plan."""
         ground = await self._ground(understood.statement.writes)
         await self._ruling.check_frames(understood)
         self._foresee(self._made(understood, understood.statement, SparkPlan(data)))
@@ -288,7 +293,11 @@ class Making:
     async def _judged(
         self, understood: Understood, ground: Ground | None, frames: Frames | None = None
     ) -> Made:
-        """Return the operation of a text, judged by Spark's reading."""
+        """Let Spark read a SQL text and the judge decide about it; make its operation.
+
+        ``ground``: how far this cluster had applied the log before. ``frames``: the DataFrames that
+        come with the text.
+        """
         statement, session, moment = understood.statement, understood.session, _moment(understood)
         if statement.kind is Kind.RESTORE:
             raise RefusedError(ErrorClass.NONDETERMINISTIC, _RESTORED, _HINT_RESTORE)
@@ -315,7 +324,7 @@ class Making:
         verdict: WriteVerdict | Judged,
         ground: Ground | None,
     ) -> Made:
-        """Return the operation with the names that its analysis rests on."""
+        """Make the operation, with the names whose redefinition makes it stale."""
         rests_on = _rests_on(statement, verdict)
         operation = replace(
             self._made(understood, statement, write),
@@ -327,9 +336,9 @@ class Making:
         return Made(operation, statement, writes_known=statement.tables_known)
 
     def _plain(self, understood: Understood, write: Write, *, evolves: bool | None = None) -> Made:
-        """Return the operation of rows that come with the request; raises RefusedError.
+        """Make the operation of rows that come with the request; raises RefusedError.
 
-        Spark does not read it: the request names its one table.
+        Spark does not read it: the request names its only table. ``evolves``: see `Made`.
         """
         statement = understood.statement
         if statement.rules:
@@ -377,15 +386,15 @@ def _moment(understood: Understood) -> Moment:
 
 
 def _budget_s(*allowed: float | None) -> float | None:
-    """Return the smallest given budget; None: no budget is given."""
+    """Return the smallest of these budgets; None if all are None."""
     return min((each for each in allowed if each is not None), default=None)
 
 
 def _rests_on(statement: Classified, verdict: WriteVerdict | Judged) -> frozenset[str]:
     """Return the tables, views and functions whose redefinition makes the operation stale.
 
-    Plain rows are the same for any table. DDL does not rest on the tables that it writes: its
-    origin tries it first.
+    An INSERT of literals rests on nothing: its rows are the same for any table. DDL does not rest
+    on the tables that it writes: the cluster that receives it tries it first.
     """
     if statement.insert is not None:
         return frozenset()

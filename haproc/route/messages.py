@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import IO, Any, Final
 
 APART_MIN: Final = 64 << 10
-"""Characters or bytes from which on a text travels apart; chosen, not measured."""
+"""A text or bytes of at least this length travel apart. Chosen, not measured."""
 _NUMBER_BYTES: Final = 8
 
 Text = str | bytes
@@ -26,7 +26,10 @@ class _Writer(pickle.Pickler):
         self.apart: list[Text] = []
 
     def persistent_id(self, obj: Any) -> tuple[str, int] | None:
-        """Return the place of a large text; None for other objects, which are pickled."""
+        """If ``obj`` is a large text, note it, and return its place; None for all other objects.
+
+        Those are pickled as usual.
+        """
         if not isinstance(obj, str | bytes) or len(obj) < APART_MIN:
             return None
         for index, known in enumerate(self._sent):
@@ -42,16 +45,16 @@ class _Reader(pickle.Unpickler):
         self._texts = {"sent": sent, "apart": apart}
 
     def persistent_load(self, pid: Any) -> Text:
-        """Return the text at a place that `persistent_id` returned."""
+        """Return the large text for which `_Writer.persistent_id` returned the place ``pid``."""
         where, index = pid
         text: Text = self._texts[where][index]
         return text
 
 
 def write(stream: IO[bytes], value: Any, sent: Sequence[Text] = ()) -> list[Text]:
-    """Write a message; return the texts that travelled apart, which the answer may refer to.
+    """Write a message; return the large texts in it, which the answer may refer to.
 
-    ``sent``: the texts that the other side sent before, and still has.
+    ``sent``: the large texts of the message that this one answers, which the other side still has.
     """
     pickled = io.BytesIO()
     writer = _Writer(pickled, sent)
@@ -68,7 +71,11 @@ def write(stream: IO[bytes], value: Any, sent: Sequence[Text] = ()) -> list[Text
 
 
 def read(stream: IO[bytes], sent: Sequence[Text] = ()) -> tuple[Any, list[Text]]:
-    """Return the next message and the texts that came apart; raises EOFError at the end."""
+    """Read the next message; return it, and the large texts in it.
+
+    ``sent``: the large texts of the message that this one answers. Raises EOFError if there is
+    none.
+    """
     _, pickled = _read_piece(stream)
     apart: list[Text] = []
     while True:

@@ -32,19 +32,20 @@ from haproc.route.rows.forms import ARROW, Form
 
 
 IDS_MAX: Final = 8
-"""Chosen: sessions are not lost so often in a row. After that the client gets the rejection."""
+"""The most ids under which one request's write may stand in the log. Chosen: sessions are not lost
+so often in a row. After that the client receives the rejection."""
 _AGAIN: Final = frozenset({ErrorClass.SESSION_GONE.value, ErrorClass.ROWS_GONE.value})
 
 
 def retry_ids(request_id: str) -> Iterator[str]:
-    """Yield a request's retry ids in their order."""
+    """Yield the retry ids of a request in their order: ``ID``, ``ID~2``, …"""
     yield request_id
     for number in range(2, IDS_MAX + 1):
         yield f"{request_id}~{number}"
 
 
 def may_be_made_again(rejection: ApplicationFailure | None) -> bool:
-    """True if a write with this rejection may be made again, under its request's next retry id."""
+    """True if a write that was rejected in this way may be made again, under the next retry id."""
     return rejection is not None and rejection.error_class in _AGAIN
 
 
@@ -52,34 +53,38 @@ def may_be_made_again(rejection: ApplicationFailure | None) -> bool:
 
 
 class Service(Protocol):
-    """Runs clients' requests. Every method raises RequestError and nothing else."""
+    """A HAProc as its doors see it: it runs clients' requests. Methods raise only RequestError."""
 
     async def execute(self, request: Request) -> Answer:
-        """Run the statement, whatever form it has; a query's result streams."""
+        """Run the request's statement, in any form; a query's result is streamed to the caller."""
         ...
 
     def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
-        """Return a function that awaits the outcome of this user's write; None if it is not known.
+        """Find a user's write by its request id; return a function that waits for its outcome.
 
-        It is known if this HAProc has read it from the log, within the idempotency window.
+        None if this HAProc has not read it from the log, or only before the idempotency window.
         """
         ...
 
     async def revoke(self, request_id: str, user: str) -> Revoked | None:
-        """Revoke this user's write; None if it was not read from the log here."""
+        """Revoke a user's write, so that no cluster applies it; return what became of it.
+
+        None if this HAProc has not read the write from the log.
+        """
         ...
 
     async def is_final(self, offset: int) -> bool:
-        """True if a write that was rejected here has no effect on any cluster, now or later.
+        """True if the write at ``offset``, rejected here, will have no effect on any cluster.
 
-        False also where that is not known.
+        False also if that cannot be found out.
         """
         ...
 
     async def concern_met(self, offset: int, concern: WriteConcern | None) -> bool:
-        """True if a write that is applied here has met this concern, now or in a moment.
+        """True if the write at ``offset``, which is applied here, has met its write concern.
 
-        ``concern``: None means the default. A rule may ask for more.
+        Waits a moment for that. ``concern``: the request's; None means the default. A rule may ask
+        for more. False also if it cannot be found out.
         """
         ...
 
@@ -92,24 +97,28 @@ class Service(Protocol):
         afresh: bool,
         rights: Rights = UNBOUNDED,
     ) -> Mapping[str, str]:
-        """Open a client's session here; a new one, or ``afresh``, begins with the statements.
+        """Take over a client's session on this HAProc, or begin it; return its present settings.
 
-        Returns the session's current catalog, schema and time zone.
+        A new session, or any session with ``afresh``, is empty and begins by running
+        ``statements``. The result has the session's catalog, schema and time zone.
         """
         ...
 
     async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
-        """Return the classification of a SQL text that is sent now; it does not run."""
+        """Return how a SQL text would be treated if it were sent now; the text does not run.
+
+        ``tree``: also return Spark's reading of the text.
+        """
         ...
 
     async def close_session(self, session_id: str, user: str) -> None:
-        """Close the session for good; closing one that is not there is harmless."""
+        """Close the session for good. Does nothing if there is no such session."""
         ...
 
     def only_reads(self, request: Request) -> bool | None:
-        """True if a request under way only reads.
+        """True if a request that is being handled only reads; False if it writes.
 
-        None while that is not known: then nothing of it is in the log.
+        None as long as that is not known: then the log has no operation of it.
         """
         ...
 
@@ -119,12 +128,13 @@ class Service(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """The freshness that a query's answer needs, and the offsets that the client has seen.
+    """How fresh a query's answer must be, and what the client has seen already.
 
-    ``lag_max``: the records that may be missing at level bounded. ``after_offset``: the number of
-    records, counted from the log's beginning, that the answer must show at every level but any.
-    ``seen``: such a number for each cluster that answered the client; it counts on all other
-    clusters, because no cluster goes back behind what it has shown.
+    ``lag_max``: at level ``bounded``, how many of the newest records may be missing.
+    ``after_offset``: the number of records, from the log's beginning, that the answer must show at
+    every level but ``any``. ``seen``: for each cluster that answered the client, the number of
+    records it had shown; all other clusters must show as many. The same cluster need not be
+    checked: it never goes back.
     """
 
     level: Consistency = Consistency.ANY
@@ -134,7 +144,7 @@ class Freshness:
 
 
 class Fanout(StrEnum):
-    """The way of a synchronous operation to the other clusters."""
+    """How the other clusters run a synchronous operation: one after another, or on their own."""
 
     SERIAL = "serial"
     PARALLEL = "parallel"
@@ -142,7 +152,7 @@ class Fanout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SentSql:
-    """SQL text, and the parameters that are to be bound into it."""
+    """SQL text as the client sent it, and the parameters that will be put into it."""
 
     text: str
     parameters: Given | None = None
@@ -150,9 +160,10 @@ class SentSql:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Rows that were found to fit their table, as Arrow IPC streams in Spark's plain form.
+    """The result of checking that rows fit their table: Arrow IPC streams in Spark's plain form.
 
-    ``schema`` has none of the rows, ``few`` all of them if they fit into one record.
+    ``schema``: a stream without rows. ``few``: a stream with all rows if they fit into one record,
+    else None.
     """
 
     schema: bytes
@@ -160,33 +171,37 @@ class Fitted:
 
 
 class ManyRows(Protocol):
-    """A body of rows that may be too large for memory; `release` it as often as it was held.
+    """A request's body of rows, which may be too large for memory.
 
-    Once it is `fit` to a table, iterating gives its rows as Spark takes them.
+    It is kept until each holder has called `release`. Once it is `fit` to a table, iterating over
+    it yields its rows in the form that Spark takes.
     """
 
     async def fit(self, columns: Sequence[Column]) -> Fitted:
-        """Check that all rows fit the columns; raises RequestError if one does not."""
+        """Check that all rows fit the table's columns; raises RequestError if one does not."""
         ...
 
     def passed(self) -> None:
-        """Note that its rows have left memory: they are in the log, or never will be."""
+        """Note that the rows are not in memory any more: the log has them, or never will."""
         ...
 
     def __aiter__(self) -> AsyncGenerator[Chunk, None]: ...
 
     def hold(self) -> None:
-        """Add a holder."""
+        """Add a holder, who must call `release` later."""
         ...
 
     def release(self) -> None:
-        """Drop a holder; without holders the body is deleted."""
+        """Remove a holder; without any holder the body is deleted."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SentRows:
-    """Rows to append to a table, not checked yet; ``stream``: bytes if they are in memory."""
+    """Rows that a client appends to a table, not checked yet.
+
+    ``stream``: the rows as bytes, or as a body on disk. ``form``: their format, such as CSV.
+    """
 
     table: str
     stream: bytes | ManyRows
@@ -194,13 +209,16 @@ class SentRows:
 
     @property
     def body(self) -> ManyRows | None:
-        """The rows, if they are not in memory."""
+        """The rows as a body on disk; None if they are in memory."""
         return None if isinstance(self.stream, bytes) else self.stream
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """A plan, parsed and not compressed, which is not changed any more, and its reading."""
+    """A parsed Spark Connect plan, which must not be changed, and what was found in it.
+
+    ``message``: the protobuf message, with compressed parts unpacked.
+    """
 
     message: Any
     reading: PlanReading
@@ -208,11 +226,11 @@ class ReadPlan:
 
 @dataclass(frozen=True, slots=True)
 class SentPlan:
-    """A Spark Connect plan that writes; ``plan`` is a serialized ``spark.connect.Plan``."""
+    """A Spark Connect plan that a client sent; ``plan``: a serialized ``spark.connect.Plan``."""
 
     plan: bytes
     read: ReadPlan | None = field(default=None, compare=False, repr=False)
-    """The plan as the door has read it; None: it is not read yet."""
+    """The plan as the door has parsed it; None if it is not parsed yet."""
 
 
 Sent: TypeAlias = SentSql | SentRows | SentPlan
@@ -220,41 +238,46 @@ Sent: TypeAlias = SentSql | SentRows | SentPlan
 
 
 class Authorization(Protocol):
-    """The reason for which a client was admitted, if it may end meanwhile: a job's attempt.
+    """What allows a client to send requests, if it may end early: the attempt of a job.
 
-    When it has ended, a `Fence` of its ``name`` is appended to the log. A write that rests on it
-    counts only before that fence.
+    When it has ended, a `Fence` record with its ``name`` is appended to the log. The client's write
+    is valid only if its offset is below that of the fence.
     """
 
     @property
     def name(self) -> str:
-        """The name in its fence."""
+        """The name that the fence record has."""
         ...
 
     async def check(self) -> None:
-        """Raise RequestError if it had ended when this was called."""
+        """Raise RequestError if the authorization has ended by now."""
         ...
 
 
 class RunPermit(Protocol):
-    """A request's permit to run."""
+    """A request's permit to run, which it can return while it waits for something else."""
 
     def rest(self) -> None:
-        """Return the permit while the request only waits."""
+        """Return the permit while the request only waits; another request may run meanwhile."""
         ...
 
     async def resume(self, within_s: float) -> None:
-        """Wait for a permit again; raises RequestError after ``within_s``."""
+        """Wait until the request has a permit again.
+
+        Raises RequestError if that takes longer than ``within_s`` seconds.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One statement to run, whatever door it came by.
+    """One statement to run, from any door.
 
-    ``id`` is the client's idempotency key. ``fingerprint`` is a digest of the request as the client
-    sent it: the same id with another fingerprint is refused. ``arrived_s`` is the loop's clock when
-    the request came, and ``age_s`` the time between its first sending and ``arrived_s``.
+    ``id``: the client's idempotency key. ``fingerprint``: a digest of the request as the client
+    sent it; the same id with another fingerprint is refused. ``operation_class``: the class that
+    the client asks for; None: the rules decide. ``arrived_s``: the event loop's clock when the
+    request came. ``age_s``: the seconds between its first sending and ``arrived_s``; 0 for a first
+    attempt.
     """
 
     id: str
@@ -273,13 +296,15 @@ class Request:
     age_s: float = 0.0
     arrived_s: float | None = None
     rights: Rights = UNBOUNDED
-    """The user's rights in this request."""
+    """What the user may do in this request."""
     authorization: Authorization | None = None
-    """None: the client's admission does not end."""
+    """The job's attempt on whose behalf the client writes; None: its right to write does not
+    end."""
     cache: bool | None = None
-    """True if a kept answer will do, and this one may be kept; None: not stated."""
+    """True if the client accepts a kept answer, and allows to keep this one; None: it did not
+    say."""
     permit: RunPermit | None = field(default=None, compare=False, repr=False)
-    """The permit that the request returns while it only waits; None: it has none to return."""
+    """The permit that the request returns while it only waits; None if it has none to return."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -289,10 +314,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
-    """The cache's part in an answer, for a request that may use the cache.
+    """The part of an answer that says how the cache was used.
 
-    ``age_s``: seconds since the query of a kept answer began. ``kept``: True if this answer is kept
-    now; otherwise ``reason`` says why it is not.
+    ``hit``: True if this is a kept answer. ``age_s``: its age, in seconds since its query began.
+    ``kept``: True if the answer is in the cache now; if not, ``reason`` says why.
     """
 
     hit: bool
@@ -305,10 +330,11 @@ class CacheReport:
 class HaReport:
     """The ``ha`` block of an answer: where and how the request was carried out.
 
-    ``outcomes``: for each cluster the state known when the answer leaves: ``applied``, ``queued``,
-    ``failed: …``. ``after_offset``: a cluster that has applied this number of records shows
-    everything that this answer may have shown; None if it showed nothing. ``cache``: None if not
-    asked for.
+    ``offset``: that of the operation; None if the log has none for the request. ``outcomes``: for
+    each cluster what was known when the answer left: ``applied``, ``queued``, ``failed: …``.
+    ``after_offset``: a cluster that has applied this number of records shows everything that this
+    answer may have shown; None if it showed nothing. ``cache``: None if the cache was not to be
+    used.
     """
 
     cluster: str
@@ -321,11 +347,11 @@ class HaReport:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A request that its door may run now, in the client's session.
+    """Tells a door that it may now run a query or session statement in the client's session.
 
-    ``operation_class``: a query, or a statement of the session. ``still``: the door calls it when
-    Spark begins to answer a query, or when a session statement has run. If it returns False, Spark
-    may have read tables that were not waited for, or that no rule was asked about.
+    ``still``: the door calls it when Spark begins to answer the query, or after the session
+    statement has run. If it returns False, Spark may have read tables that nobody waited for, or
+    that no rule was asked about.
     """
 
     operation_class: OperationClass
@@ -337,14 +363,18 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A request that succeeded; its result must be read to its end, or closed."""
+    """The answer to a request that succeeded.
+
+    Its ``result`` must be read to its end, or closed. ``columns``: None if only the result has
+    them.
+    """
 
     report: HaReport
     result: ResultStream
     columns: tuple[Column, ...] | None = None
     affected_rows: int | None = None
     observed: tuple[bytes, ...] = ()
-    """The results of a write's observations, see `haproc.engine.interface.Observed`."""
+    """The results of the observations in the write's plan (`haproc.engine.interface.Observed`)."""
 
     @property
     def operation_class(self) -> OperationClass:
@@ -352,5 +382,5 @@ class Answer:
         return self.report.operation_class
 
     async def aclose(self) -> None:
-        """Close the result."""
+        """Close the result; a query that still runs is stopped."""
         await self.result.aclose()

@@ -26,60 +26,68 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, busy, refused
 from haproc.route import messages
 
 SHORT_MAX: Final = 4096
-"""Characters or bytes up to which work is done on the loop. Measured: classifying and pinning take
-up to 5 µs a character, handing over to a worker about 1 ms."""
+"""The most characters or bytes of a text that is worked on in the event loop. Measured: classifying
+and pinning take up to 5 µs a character; handing a text over to a worker takes about 1 ms."""
 WAITING_MAX: Final = 128
-"""Texts that wait for a worker; chosen, not measured."""
+"""The most texts that wait for the worker. Chosen, not measured."""
 WORK_MAX_S: Final = 30.0
-"""The time that one text may take: the largest take a few seconds. Chosen, not measured."""
+"""The most seconds of work on one text; the largest take a few seconds. Chosen, not measured."""
 ATTEMPTS: Final = 2
 TEXTS_WORKER: Final = "haproc.route.offload_worker"
 BESIDE_MAX: Final = 2
-"""Threads for work that stays in this process; more would only take turns."""
+"""Threads for work that is done in this process; more would only take turns."""
 LARGE_PLAN: Final = 65_536
-"""Bytes up to which a plan is read on the loop: some 10 ms if it has only expressions."""
+"""The most bytes of a plan that is read in the event loop, in some 10 ms if it has only
+expressions. Larger ones are read in a thread."""
 
 T = TypeVar("T")
 
 
 class Texts(Protocol):
-    """Does work on texts."""
+    """Does work on long texts and plans, so that the event loop goes on meanwhile."""
 
     async def work_on_text(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
-        """Return ``work(*values)``, or raise its error; ``size`` is the text's length.
+        """Return ``work(*values)``, or raise its error; a long text is handed to a worker process.
 
-        Raises RequestError, too, if the queue is full or the work takes too long.
+        ``size``: the text's length. Raises RequestError, too, if too many texts wait or the work
+        takes too long.
         """
         ...
 
     async def beside(self, work: Callable[..., T], *values: Any) -> T:
-        """Return ``work(*values)``, or raise its error, for work that lets other threads run."""
+        """Return ``work(*values)``, or raise its error; the work is done in a thread.
+
+        For work that releases the interpreter's lock, so that other threads run.
+        """
         ...
 
 
 async def plan_work(texts: Texts, size: int, work: Callable[..., T], *values: Any) -> T:
-    """Return ``work(*values)``, or raise its error, for work on the messages of a plan.
+    """Do work on the protobuf messages of a plan; return ``work(*values)``, or raise its error.
 
-    Messages cannot be handed to a process. A large plan is handled in a thread, so that the loop
-    gets its turns.
+    ``size``: the plan's bytes. Messages cannot be sent to the worker process, so a large plan is
+    handled in a thread; the event loop gets its turns.
     """
     return work(*values) if size <= LARGE_PLAN else await texts.beside(work, *values)
 
 
 class Inline:
-    """Does all work at once."""
+    """Implements `Texts` without a process or thread: all work is done at once."""
 
     async def work_on_text(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
-        """See Texts."""
+        """See `Texts`."""
         return work(*values)
 
     async def beside(self, work: Callable[..., T], *values: Any) -> T:
-        """See Texts."""
+        """See `Texts`."""
         return work(*values)
 
 
 class WorkerDiedError(Exception):
-    """The worker process ended before it answered; ``returncode`` as Popen has it, if it began."""
+    """The worker process ended before it answered.
+
+    ``returncode``: as in ``subprocess.Popen``; None if the process never began.
+    """
 
     def __init__(self, message: str, returncode: int | None = None) -> None:
         super().__init__(message)
@@ -87,9 +95,10 @@ class WorkerDiedError(Exception):
 
 
 class Worker:
-    """One worker process; `exchange` blocks, so it is called in a thread.
+    """A worker process, which is started when it is needed.
 
-    ``module``: the module that it runs. ``files``: the descriptors that it inherits.
+    `exchange` blocks, so it must be called in a thread. ``module``: the Python module that the
+    process runs. ``files``: the file descriptors that it inherits.
     """
 
     def __init__(self, module: str = TEXTS_WORKER, files: Collection[int] = ()) -> None:
@@ -100,7 +109,7 @@ class Worker:
         self._lock = threading.Lock()
 
     def exchange(self, value: Any) -> Any:
-        """Send a value and return the answer; raises WorkerDiedError."""
+        """Send a value to the process and return the process's answer; raises WorkerDiedError."""
         try:
             with self._lock:
                 if self._ended:
@@ -126,9 +135,10 @@ class Worker:
         return self._process
 
     def kill(self) -> int | None:
-        """End the process; harmless if there is none. The next `exchange` starts another.
+        """End the process; the next `exchange` starts another one.
 
-        Returns its return code: the process may have ended before; None if there was none.
+        Returns the process's return code (it may have ended earlier by itself); None if there was
+        none.
         """
         with self._lock:
             process, self._process = self._process, None
@@ -143,7 +153,7 @@ class Worker:
         return returncode
 
     def end(self) -> None:
-        """End the process for good: no `exchange` starts another one."""
+        """End the process for good: later calls of `exchange` raise WorkerDiedError."""
         with self._lock:
             self._ended = True
         self.kill()
@@ -157,7 +167,7 @@ class _Task:
 
 
 class Offload:
-    """Implements Texts with a worker process, which is started when it is needed."""
+    """Implements `Texts` with one worker process, which is started when it is needed."""
 
     def __init__(
         self,
@@ -178,7 +188,7 @@ class Offload:
         self._closed = False
 
     async def work_on_text(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
-        """See Texts."""
+        """See `Texts`."""
         if size <= self._short_max:
             return work(*values)
         if self._closed:
@@ -196,12 +206,12 @@ class Offload:
             self._shares.give_back(user)
 
     async def beside(self, work: Callable[..., T], *values: Any) -> T:
-        """See Texts."""
+        """See `Texts`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._beside, lambda: work(*values))
 
     def _next(self) -> None:
-        """Give an idle worker the next task, users taking turns."""
+        """Give the next text to the worker if the worker is idle; users take turns."""
         while self._running is None and self._queues and not self._closed:
             user, queue = self._queues.popitem(last=False)
             task = queue.popleft()
@@ -247,7 +257,7 @@ class Offload:
         raise _too_complex("ended the process that read it, twice")
 
     async def aclose(self) -> None:
-        """End the worker; requests that still wait get an availability error."""
+        """End the worker; requests that still wait for it get an availability error."""
         self._closed = True
         for queue in self._queues.values():
             for task in queue:

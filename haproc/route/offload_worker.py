@@ -21,7 +21,7 @@ __all__ = ["judge", "main", "parameters"]
 
 
 def main() -> None:
-    """Answer messages until there are no more."""
+    """Do the work in each message on the standard input, and answer it, until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the HAProc ends it
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # printed text must not get between the answers

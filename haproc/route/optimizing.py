@@ -27,21 +27,22 @@ from haproc.route.model import Answer, Request, SentSql
 logger = logging.getLogger(__name__)
 
 USER: Final = "haproc.optimize"
-"""The user of the statements."""
+"""The user in whose name HAProc submits the statements."""
 
 Execute = Callable[[Request], Awaitable[Answer]]
 
 
 def rule_of(table: str, rules: Iterable[OptimizeRule]) -> OptimizeRule | None:
-    """Return the first rule that fits a table."""
+    """Return the first rule whose pattern fits ``table``; None if none does."""
     return next((rule for rule in rules if fnmatchcase(table, rule.table)), None)
 
 
 def commits_since(history: Iterable[tuple[int, str]], looked_at: int) -> int:
-    """Return the number of commits above a version and the newest OPTIMIZE.
+    """Return how many commits a table had since its last OPTIMIZE.
 
-    ``history``: versions and their operations, the newest first. If its newest version is below
-    ``looked_at``, the table was made anew, and all its commits count.
+    ``history``: the table's versions with their operations, the newest first. ``looked_at``: the
+    version at the last OPTIMIZE from here; older commits do not count. If the newest version is
+    below it, the table was created again, and all its commits count.
     """
     count = 0
     found = list(history)
@@ -55,7 +56,11 @@ def commits_since(history: Iterable[tuple[int, str]], looked_at: int) -> int:
 
 
 class Optimizing:
-    """Submits OPTIMIZE where it is due. ``newest``: the offset of each table's newest write."""
+    """Submits OPTIMIZE for the tables that need it.
+
+    ``newest`` returns the offset of each table's newest write. ``leads`` returns True if this is
+    the HAProc that has to submit.
+    """
 
     def __init__(
         self,
@@ -73,20 +78,20 @@ class Optimizing:
         self._unix_ms = unix_ms
         self._timeout_s = timeout_s
         self._looked: dict[str, int] = {}
-        """The offset of each table's newest write at the last check."""
+        """For each table, the offset of its newest write when the table was last checked."""
         self._optimized: dict[str, int] = {}
-        """Each table's version at the last OPTIMIZE from here: one that finds nothing to do leaves
-        no trace in the history."""
+        """For each table, its version when OPTIMIZE was last submitted from here. An OPTIMIZE that
+        finds nothing to do is not in the table's history."""
 
     async def run_forever(self) -> NoReturn:
-        """Check the tables again and again, until cancelled."""
+        """Check the tables at intervals, until cancelled."""
         while True:
             await asyncio.sleep(self._settings.interval_s)
             if self._settings.tables and self._leads():
                 await self.look()
 
     async def look(self) -> None:
-        """Submit the statements that are due, one after another."""
+        """Check all tables written since their last check; submit OPTIMIZE where it is due."""
         newest = self._newest()
         self._looked = {name: at for name, at in self._looked.items() if name in newest}
         self._optimized = {name: at for name, at in self._optimized.items() if name in newest}

@@ -1,10 +1,10 @@
-"""The rules for a write whose session has settings of its own.
+"""Rules for a write whose session has settings of its own, such as a Spark configuration by SET.
 
-Its query runs under these settings, on one cluster, and its rows go into the log. Each cluster
-computes the other parts in a lane, without these settings. So these parts are read a second time,
-as in the lanes, and must be the same (`haproc.route.readings`); otherwise the write is refused, and
-the error names the setting. A write without such rows is refused if the setting is Delta's: it may
-change how Delta writes.
+The write's query runs under these settings, on one cluster, and its rows go into the log. Each
+cluster computes the other parts of the statement in a lane, without these settings. So these parts
+are read a second time, as in a lane, and must be the same (`haproc.route.readings`). If not, the
+write is refused, and the error names the setting. A write without a query is refused if the setting
+is Delta's: it may change how Delta writes.
 """
 
 from __future__ import annotations
@@ -21,28 +21,34 @@ from haproc.reading.judge import Judged, as_rows
 from haproc.replicate.records.rows import Confs
 
 NAMED_MAX: Final = 5
-"""The most settings that a reason names."""
+"""The most settings that an error names."""
 WHAT_CHARS: Final = 200
-"""The number of characters shown of a statement's part."""
+"""The most characters of a part of the statement that an error shows."""
 _FILLING: Final = frozenset({Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.CREATE_TABLE_AS})
 _WITH_QUERY: Final = _FILLING | {Kind.MERGE}
 _KEEPING: Final = frozenset({Kind.CREATE_VIEW, Kind.ALTER_VIEW, Kind.UNKNOWN})
-"""Kinds of objects that keep the settings under which they are made, or that are unknown."""
+"""Statements whose object keeps the settings under which it is made, or may keep them."""
 _DELTAS: Final = "spark.databricks."
 
 
 def own_of(settings: Settings) -> Confs:
-    """Return the settings that are a session's own; they do not go with its writes."""
+    """Return the settings that only this session has; the session's writes do not carry them."""
     return tuple(pair for pair in settings.confs if is_own(pair[0]))
 
 
 def travelling(settings: Settings) -> Settings:
-    """Return the settings that travel with a write: every cluster runs it under them."""
+    """Return the settings without the session's own.
+
+    These travel with a write: every cluster runs it under them.
+    """
     return replace(settings, confs=tuple(pair for pair in settings.confs if not is_own(pair[0])))
 
 
 def reasons(settings: Settings) -> tuple[str, ...]:
-    """Return why a session's write differs on other clusters; empty if no setting is its own."""
+    """Return why a write of this session may differ on other clusters.
+
+    Empty if the session has no settings of its own.
+    """
     names = [key for key, _ in own_of(settings)]
     return (_named(names),) if names else ()
 
@@ -55,9 +61,9 @@ def _named(names: Sequence[str]) -> str:
 
 
 def refusal(settings: Settings, what: str) -> RefusedError:
-    """Return the error of a write that every cluster would run without its session's settings.
+    """Return the error for a write that the other clusters would run without the own settings.
 
-    ``what``: the effect of that, in words.
+    ``what``: what each cluster would do without them, for the message.
     """
     return _refused([key for key, _ in own_of(settings)], what)
 
@@ -71,9 +77,10 @@ def _refused(names: Sequence[str], what: str) -> RefusedError:
 
 
 def with_own(judged: Judged, settings: Settings) -> Judged:
-    """Return the judgement of a write that changes rows; raises RefusedError.
+    """Return the judgement of a write that changes rows, under a session's own settings.
 
-    Its query, if it has one, is replaced by rows.
+    If it has a query, that will be replaced by the query's rows. Raises RefusedError if the query
+    cannot be separated from the rest of the statement.
     """
     check_carrying_out(judged.kind, settings)
     found = reasons(settings)
@@ -87,14 +94,17 @@ def with_own(judged: Judged, settings: Settings) -> Judged:
 
 
 def check_definition(judged: Judged, settings: Settings) -> None:
-    """Refuse a definition that keeps settings, or computes something under them later."""
+    """Raise RefusedError for a definition that depends on the session's own settings.
+
+    It keeps them, as a view does, or computes something under them later.
+    """
     check_carrying_out(judged.kind, settings)
     if judged.computes or judged.kind in _KEEPING:
         raise refusal(settings, "make what it defines")
 
 
 def check_carrying_out(kind: Kind, settings: Settings) -> None:
-    """Refuse a write that does more than add rows, if an own setting is Delta's."""
+    """Raise RefusedError if an own setting is Delta's, and the write does more than add rows."""
     if kind in _FILLING - {Kind.INSERT_OVERWRITE}:  # Delta may overwrite in several ways
         return
     names = [key for key, _ in own_of(settings) if key.lower().startswith(_DELTAS)]

@@ -28,11 +28,12 @@ from haproc.route.rows.reading import pieces
 from haproc.route.spooled_file import SpooledFile
 
 MEMORY_BYTES_MAX: Final = 3 << 30
-"""Chosen. Arrow takes one GiB of addresses at once, whatever it needs."""
+"""The most bytes of memory that the process may take. Chosen. Arrow takes one GiB of addresses at
+once, whatever it needs."""
 
 
 def main() -> None:
-    """Answer messages until there are no more."""
+    """Answer messages from the standard input with pieces of rows, until the input ends."""
     for ended_by in (signal.SIGINT, signal.SIGTERM):  # for the whole group
         signal.signal(ended_by, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a client could fill the disk with them

@@ -1,4 +1,4 @@
-"""The parts that handle a request, put together."""
+"""Builds all objects that handle a request, and connects them with each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from haproc.sessions.sessions import Sessions
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The resources from which the parts are made."""
+    """The objects and settings that the parts are built from."""
 
     config: Config
     replica: Replica
@@ -47,7 +47,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts that handle a request."""
+    """The objects that handle a request, one of each."""
 
     core: Core
     texts: Texts
@@ -71,7 +71,10 @@ class Parts:
         explained: Callable[[EngineError], RequestError],
         now: Callable[[], float],
     ) -> Parts:
-        """Put them together; ``explained`` returns the client's error for an EngineError."""
+        """Build all parts.
+
+        ``explained`` returns the client's error for an EngineError; ``now`` the event loop's clock.
+        """
         core, engine, texts = given.replica.core, given.engine, given.texts
 
         def epoch() -> int:
@@ -116,12 +119,19 @@ class Parts:
         )
 
     def showing(self, understood: Callable[[Request], Awaitable[Understood]]) -> Showing:
-        """Return the part that shows classifications."""
+        """Build the object that shows clients how a statement would be treated.
+
+        ``understood`` returns a request with its classification.
+        """
         return Showing(self.core, self.texts, understood, self.readings, self.ruling)
 
 
 def _planning(config: Config, replica: Replica) -> Planning:
-    """Return the queue for the cluster's driver, connected to the driver's health."""
+    """Build the queue of statements for the cluster's driver.
+
+    It is notified when the driver answers a probe or has ended, and when the cluster leaves
+    service.
+    """
     core, limits = replica.core, config.limits
     planning = Planning(
         Shares.of(limits.planned_max, config),

@@ -1,8 +1,8 @@
-"""The queries by which a writing plan is judged: its input, and the parts beside its input.
+"""The queries that Spark reads, so that a plan that writes can be judged.
 
-Spark reads relations, not commands. So a write's input is read by itself, and conditions and values
-beside it as queries over the rows that they are computed from. Rows that a plan carries are left
-out, because only their columns affect how Spark reads it.
+Spark's analyzer reads queries, not commands. So the input of a write is read as a query of its own,
+and conditions and values beside the input as queries over the rows that they are computed from.
+Rows inside a plan are left out, because only their columns affect how Spark reads the plan.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from haproc.pin.sqltypes import quote_name
 from haproc.reading.frames import SHOWN, runs_its_input
 
 ColumnTypes: TypeAlias = Sequence[tuple[str, str]]
-"""Names and Spark's type texts."""
+"""Columns: each name with the text of the column's type."""
 ROWS: Final = "haproc_rows"
-"""The name of the relation of rows in a statement that comes with them."""
+"""The name by which a SQL statement refers to the rows that come with it."""
 _TEXTS: Final = ("string", "char", "variant")
 _MOMENT: Final = "timestamp"
 _DEFINING: Final = ("delta.", "identity", "generation")
@@ -35,15 +35,15 @@ _INNER: Any = protos.relations.Join.JOIN_TYPE_INNER
 
 
 def input_question(plan: Any) -> bytes | None:
-    """Return a write's input as a plan; None if it has none."""
+    """Return the query, as a plan, whose rows a write takes; None if the write has no input."""
     source = input_of(plan)
     return None if source is None else _root(source)
 
 
 def condition_questions(plan: Any, rows: Any = None) -> tuple[bytes, ...]:
-    """Return queries, as plans, that show a write's conditions, and the values beside its input.
+    """Return queries, as plans, over the conditions of a write, and the values beside its input.
 
-    ``rows``: the relation that replaces its input, if one does; `empty_rows` makes it.
+    ``rows``: the relation that replaces the input in them (`empty_rows`); None: the input stays.
     """
     if plan.WhichOneof("op_type") == "command":
         command = plan.command
@@ -57,14 +57,15 @@ def condition_questions(plan: Any, rows: Any = None) -> tuple[bytes, ...]:
 
 
 def table_questions(plan: Any) -> tuple[bytes, ...]:
-    """Return queries, as plans, that together show what the DataFrames of a plan read.
+    """Return queries, as plans, that together show all tables the DataFrames of a plan read.
 
-    Spark computes some relations while it reads them. Instead of such a relation, its input is
-    read, and its own expressions over that input. A SQL text that comes with DataFrames is left
-    out: `text_question` reads it together with them.
+    Spark computes some relations while it reads them. Such a relation is not read itself: its input
+    is, and its own expressions over that input. A SQL text that comes with DataFrames is left out:
+    `text_question` reads it together with them.
 
-    A query comes before all those in which Spark runs it. So a sender whose rights are compared
-    after each answer gets no error with values of a table that he may not read.
+    If Spark runs a query inside another one, it comes first. So the rights to its tables are
+    checked before an error of the outer query can show values of a table that the user may not
+    read.
     """
     given = plan.command.sql_command.input.with_relations.references
     found: list[Any] = []
@@ -89,7 +90,7 @@ def table_questions(plan: Any) -> tuple[bytes, ...]:
 
 
 def input_questions(plan: Any) -> tuple[bytes, ...]:
-    """Return queries as `table_questions` does, of the DataFrames alone that a write takes."""
+    """Return such queries as `table_questions` does, but only of the DataFrames a write takes."""
     if plan.command.HasField("sql_command"):
         return table_questions(plan)
     source, whole = input_of(plan), protos.base.Plan()
@@ -100,14 +101,14 @@ def input_questions(plan: Any) -> tuple[bytes, ...]:
 
 
 def _computed_first(relation: Any) -> list[Any]:
-    """Return the expressions that Spark computes while it reads the relation."""
+    """Return the expressions of a relation that Spark computes while it reads the relation."""
     if relation.HasField("aggregate"):
         return [relation.aggregate.pivot.col]
     return list(_own_expressions(relation))
 
 
 def _beside(relation: Any, frames: Any) -> Any:
-    """Return a relation with the DataFrames that its subqueries name by their numbers."""
+    """Return the relation together with ``frames``, to which its subqueries refer by number."""
     if not frames:
         return relation
     whole = _Relation()
@@ -117,7 +118,7 @@ def _beside(relation: Any, frames: Any) -> Any:
 
 
 def _own_expressions(message: Any) -> Iterator[Any]:
-    """Yield a relation's expressions, without those of relations below it."""
+    """Yield a relation's expressions, without those of the relations inside it."""
     for field, value in message.ListFields():
         for each in _messages(field, value) if field.message_type is not None else ():
             if each.DESCRIPTOR is protos.expressions.Expression.DESCRIPTOR:
@@ -127,9 +128,9 @@ def _own_expressions(message: Any) -> Iterator[Any]:
 
 
 def shape_of(question: bytes) -> bytes | None:
-    """Return the common key of questions that differ only in their steps' numbers.
+    """Return a query without the numbers of its steps: equal for queries that differ only in these.
 
-    Every DataFrame numbers its steps anew. None: an expression refers to a step by its number.
+    Every DataFrame numbers its steps anew. None if an expression refers to a step by its number.
     """
     plan = wire.parsed(protos.base.Plan, question)
     stack = [plan.root]
@@ -154,7 +155,7 @@ def _messages(field: Any, value: Any) -> list[Any]:
 
 
 def with_text(plan: Any, text: str) -> bytes:
-    """Return the plan of a SQL text that comes with DataFrames, with another ``text``."""
+    """Return the plan of a SQL text that comes with DataFrames, with ``text`` in its place."""
     changed = protos.base.Plan()
     changed.CopyFrom(plan)
     changed.command.sql_command.input.with_relations.root.sql.query = text
@@ -162,9 +163,9 @@ def with_text(plan: Any, text: str) -> bytes:
 
 
 def text_question(plan: Any, text: str, *, rows: bool = False) -> bytes:
-    """Return a query, as a plan, of a text with the DataFrames of another text's plan.
+    """Return the query ``text`` as a plan, with the DataFrames that ``plan`` has for its own text.
 
-    ``rows``: False leaves out rows in the DataFrames, for a reading.
+    ``rows``: False if it is only to be read: then rows inside the DataFrames are left out.
     """
     question = protos.base.Plan()
     question.root.CopyFrom(plan.command.sql_command.input)
@@ -175,7 +176,7 @@ def text_question(plan: Any, text: str, *, rows: bool = False) -> bytes:
 
 
 def text_over(head: str, relation: Any) -> bytes:
-    """Return the plan of a statement: ``head``, then a SELECT of a relation's rows."""
+    """Return the plan of a statement: ``head``, then a SELECT of all rows of ``relation``."""
     plan = protos.base.Plan()
     statement = plan.command.sql_command.input.with_relations
     # A line break, because a head may end in a comment.
@@ -222,9 +223,9 @@ def _of_merge(message: Any, rows: Any) -> Iterator[Any]:
 
 
 def _of_delta(message: Any, rows: Any) -> Iterator[Any]:
-    """Yield the relations to read for a write by one of Delta's own relations.
+    """Yield the queries to read for a write by one of Delta's own commands.
 
-    Its messages are of another protobuf pool.
+    Delta's messages are of another protobuf pool than Spark's, so they are converted.
     """
     kind = delta.kind_of(message)
     of = getattr(message, kind)
@@ -249,7 +250,11 @@ def _merged(
     actions: Sequence[Iterable[Any]],
     rows: Any,
 ) -> Iterator[Any]:
-    """Yield a merge's queries. ``actions``: for matches, for source rows, for target rows."""
+    """Yield the queries to read for a MERGE.
+
+    ``actions``: three lists, for matched rows, for source rows and for target rows without a match.
+    ``rows``: the relation in place of the source ``given``; None: the source stays.
+    """
     source = _relation(given) if rows is None else rows
     joined = _Relation()
     joined.join.left.CopyFrom(target)
@@ -279,7 +284,7 @@ def _projected(relation: Any, values: Iterable[Any]) -> Any:
 
 
 def empty_rows(columns: ColumnTypes) -> Any:
-    """Return a relation with these columns, but without rows."""
+    """Return a relation with these columns and no rows."""
     made = _Relation()
     made.local_relation.schema = ", ".join(f"{quote_name(name)} {kind}" for name, kind in columns)
     return made
@@ -293,7 +298,7 @@ def _computed(actions: Iterable[Any]) -> Iterator[Any]:
 
 
 def _assignments(action: Any) -> Iterable[Any]:
-    """Return an action's assignments: Spark's own, or one of Delta's."""
+    """Return the assignments of a MERGE's action, in Spark's own form or in Delta's."""
     if "assignments" in action.DESCRIPTOR.fields_by_name:
         return list(action.assignments)
     return [*action.update_action.assignments, *action.insert_action.assignments]
@@ -346,15 +351,15 @@ def _empty(local: Any) -> None:
 
 
 def may_hold_texts(kind: str) -> bool:
-    """True if values of a type, by its text of Arrow or Spark, may be or contain texts."""
+    """True if values of this type may be or contain texts; ``kind``: its name in Arrow or Spark."""
     return any(text in kind.lower() for text in _TEXTS)
 
 
 def completes_texts(given: ColumnTypes, target: ColumnTypes, *, by_name: bool) -> bool:
-    """True if writing columns into a table may turn a text into a TIMESTAMP.
+    """True if writing the ``given`` columns into ``target`` may turn a text into a TIMESTAMP.
 
-    Spark completes a text such as '12:30' by today's date; see `haproc.classify.tokens`. The parts
-    of nested columns are not compared one by one.
+    Spark completes a text such as '12:30' by today's date (`haproc.classify.tokens`). The parts of
+    nested columns are not compared one by one.
     """
     if by_name:
         types = {name.lower(): kind for name, kind in given}
@@ -365,10 +370,10 @@ def completes_texts(given: ColumnTypes, target: ColumnTypes, *, by_name: bool) -
 
 
 def defined_by(metadata: Iterable[str]) -> list[str]:
-    """Return the keys of columns' metadata that Delta or Spark may read as a definition.
+    """Return the keys in columns' metadata that Delta or Spark may read as a definition.
 
-    Definitions are generated columns, identities and defaults. In a table made of these columns,
-    each cluster would compute their values by itself.
+    Definitions are generated columns, identities and defaults. If a table were created from these
+    columns, each cluster would compute the values of such columns by itself.
     """
     return sorted(
         key for key in metadata if key.lower().startswith(_DEFINING) or "DEFAULT" in key.upper()

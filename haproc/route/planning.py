@@ -33,30 +33,35 @@ from haproc.engine.tasks import Phase, Planned
 from haproc.failure import RequestError, busy
 
 PLANNED_S_MAX: Final = 10.0
-"""A statement is late after this time. With a few others it takes a second or two. Chosen."""
+"""A statement that is not planned after so many seconds is late. Beside a few others, planning
+takes a second or two. Chosen."""
 QUICK_S: Final = 0.5
-"""A probe within this time shows free cores. On two cores it takes a tenth of a second if the
-driver has nothing else to do, and five seconds if it plans dozens of statements. Chosen."""
+"""A probe that is answered within so many seconds shows free cores of the driver. On two cores it
+takes a tenth of a second if the driver has nothing else to do, and five seconds if it plans dozens
+of statements. Chosen."""
 LATE_S_MAX: Final = 60.0
-"""A late statement counts for so long: longer than almost any planning. Chosen."""
+"""A late statement counts among those being planned for so many more seconds: longer than almost
+any planning. Chosen."""
 OF_THE_TIMEOUT: Final = 0.9
-"""The part of a request's timeout that it may wait: so the client still gets the reason."""
+"""The part of a request's timeout for which it may wait here, so that its client still gets the
+reason."""
 LARGE: Final = 32_768
-"""The characters of a large statement; smaller ones take a few dozen MB of a driver. Chosen."""
+"""A statement with more characters is large. Smaller ones take a few dozen MB of the driver.
+Chosen."""
 
 
 @dataclass(slots=True, eq=False)
 class _Turn:
     permit: Callable[[], None]
-    """Gives the permit back; a second call does nothing."""
+    """Returns the permit to be planned; a second call does nothing."""
     room: Callable[[], None]
-    """Gives the room in the driver's memory back; a second call does nothing."""
+    """Returns the room in the driver's memory; a second call does nothing."""
     timer: asyncio.TimerHandle
     planned: bool = False
 
 
 class Planning:
-    """Limits the statements that the driver plans at once, and the characters of large ones."""
+    """Limits how many statements the driver plans at a time, and the characters of large ones."""
 
     def __init__(
         self,
@@ -67,10 +72,11 @@ class Planning:
         departures: Callable[[], int] = lambda: 0,
         unavailable: Callable[[], RequestError] = lambda: busy("the cluster left service"),
     ) -> None:
-        """``characters``: the limit of all large statements. ``wait_s``: the longest wait.
+        """``shares``: how many statements may be planned at a time, in all and for each user.
 
-        ``departures`` returns how often the cluster left service. ``unavailable`` returns the error
-        for requests that waited then.
+        ``characters``: how many characters all large statements may have. ``wait_s``: the longest
+        wait. ``departures`` returns how often the cluster left service; ``unavailable`` the error
+        for requests that wait when it leaves.
         """
         self._permits = WaitQueue(shares)
         self._room = WaitQueue(characters)
@@ -79,25 +85,26 @@ class Planning:
         self.departures = departures
         self._unavailable = unavailable
         self._late: dict[_Turn, None] = {}
-        """Turns that hold a permit for very long, or were abandoned with one, oldest first."""
+        """Turns that have held their permit for very long, or whose request was abandoned, oldest
+        first."""
         self._abandoned: set[_Turn] = set()
 
     @property
     def waiting(self) -> int:
-        """The number of statements in the queue."""
+        """The number of statements that wait for their turn."""
         return self._permits.length + self._room.length
 
     @asynccontextmanager
     async def turn(
         self, user: str, within_s: float, size: int = 0, departures: int | None = None
     ) -> AsyncIterator[Planned]:
-        """Wait for a turn; yields a function that receives the statement's phases on the driver.
+        """Wait until the driver may plan a statement; yield a function that receives its phases.
 
-        The end of the context returns the turn, unless the statement was abandoned. A statement
-        with a turn must not wait for another turn, nor for the log. Raises RequestError if no turn
-        comes in time, or if ``departures`` has changed: the cluster left service. ``size``: the
-        length of the statement's text. A large statement holds its room until its first rows, or
-        its end.
+        When the context ends, the turn is over, unless the driver may still be planning the
+        statement. Inside the context, do not wait for another turn, nor for the log. ``size``: the
+        length of the statement's text. A large one keeps its room in memory until its first rows,
+        or its end. Raises RequestError if no turn comes in time, or if ``departures`` is not the
+        present number any more: the cluster has left service.
         """
         departures = self.departures() if departures is None else departures
         turn = await self._come(user, min(OF_THE_TIMEOUT * within_s, self._wait_s), size)
@@ -114,17 +121,24 @@ class Planning:
         self._end(turn)
 
     def probed(self, seconds: float) -> None:
-        """Let one more statement be planned if the driver answered a probe quickly."""
+        """Note that the driver answered a probe after ``seconds``.
+
+        If that was quick, the oldest late statement stops counting, so that one more may be
+        planned.
+        """
         if self._late and self._permits.length and seconds <= QUICK_S:
             self._planned(next(iter(self._late)))
 
     def driver_is_gone(self) -> None:
-        """Return the turns of late and abandoned statements: the driver has ended."""
+        """Free the turns of late and abandoned statements.
+
+        The driver has ended, so it does not plan them any more.
+        """
         for turn in [*self._late, *self._abandoned]:
             self._end(turn)
 
     def cluster_left(self) -> None:
-        """Send waiting requests to another cluster: this one has left service."""
+        """Raise an availability error in all waiting requests: this cluster has left service."""
         self._permits.send_away(self._unavailable)
         self._room.send_away(self._unavailable)
 
@@ -184,7 +198,7 @@ def _nothing() -> None:
 
 
 def _abandoned(error: BaseException) -> bool:
-    """True if the driver may go on with a statement that ended here with this error."""
+    """True if the driver may go on with a statement whose request ended with this error."""
     if isinstance(error, EngineError):
         return error.kind is ErrorKind.AVAILABILITY
     return isinstance(error, asyncio.CancelledError | GeneratorExit | TimeoutError)

@@ -63,9 +63,9 @@ _BY_POSITION: Final = frozenset({Mode.INSERT, Mode.INSERT_OVERWRITE})
 _CACHE: Final = "cache/"
 _CACHED: Final = frozenset({"cached_local_relation", "chunked_cached_local_relation"})
 COLUMNS_REMEMBERED_MAX: Final = 1_000
-"""The most tables whose columns are remembered. Chosen."""
+"""The most tables whose columns are kept in memory. Chosen."""
 COLUMNS_TEXT_MAX: Final = 16 << 10
-"""The most characters of one table's remembered columns. Chosen."""
+"""The most characters of the columns of one table that are kept. Chosen."""
 _CREATING: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS})
 HINT_CONDITION: Final = "compute the values first, into a table, and write by those"
 HINT_INPUT: Final = "write a DataFrame made of tables, rows and functions of SQL"
@@ -76,9 +76,10 @@ HINT_METADATA: Final = "create the table in SQL, then append to it"
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A plan with the rows that its client has sent before, and its reading.
+    """A plan, with rows that its client had sent before put into it.
 
-    ``rows``: the columns of the appended rows, if these are in the plan, see `local_rows`.
+    ``reading``: what was found in the plan. ``rows``: the columns of its rows if the plan only
+    appends rows that it contains (`local_rows`); else None.
     """
 
     plan: Any
@@ -87,13 +88,13 @@ class Taken:
 
     @property
     def stands_alone(self) -> bool:
-        """True if no fact about the target table is needed."""
+        """True if the plan goes into the log without a look at its target table."""
         needs_look = self.reading.kind_if_there is not None
         return self.rows is not None and not needs_look and not has_texts(self.rows)
 
 
 class Plans:
-    """Makes operations of plans that write."""
+    """Makes the writes for the log from plans that write."""
 
     def __init__(
         self,
@@ -104,9 +105,10 @@ class Plans:
         get_blob: Callable[[str], Awaitable[bytes]],
         inlined_bytes_max: int,
     ) -> None:
-        """``get_blob`` returns a piece of a session's file by its hash, which its journal has.
+        """``get_blob`` returns a piece of a session's file by its SHA-256.
 
-        ``inlined_bytes_max``: the most bytes of rows in a plan; each driver holds them as objects.
+        ``inlined_bytes_max``: the most bytes of rows put into a plan; each cluster's driver holds
+        them as objects.
         """
         self._engine = engine
         self._texts = texts
@@ -117,7 +119,7 @@ class Plans:
         self._remembered = Remembered[str, list[Column]](readings.epoch, COLUMNS_REMEMBERED_MAX)
 
     async def taken(self, understood: Understood) -> Taken:
-        """Return the plan of a request, with the rows that its client has sent before."""
+        """Return a request's plan, with the rows that its client has sent before put into it."""
         sent = understood.request.statement
         assert isinstance(sent, SentPlan)
         read = read_of(sent)
@@ -127,10 +129,10 @@ class Plans:
     async def target(
         self, understood: Understood, taken: Taken
     ) -> tuple[Classified, list[Column] | None]:
-        """Return a plan's statement, which depends on whether the table exists, and its columns.
+        """Find out if a plan's target table exists; return the statement and the table's columns.
 
-        The columns are None if there is no table, or they do not matter. Raises RequestError,
-        EngineError.
+        The statement's class depends on that. The columns are None if there is no table, or they
+        are not needed. Raises RequestError, EngineError.
         """
         statement, reading = understood.statement, taken.reading
         if reading.kind_if_there is None and statement.kind not in _INTO:
@@ -150,11 +152,10 @@ class Plans:
         statement: Classified,
         columns: list[Column] | None,
     ) -> tuple[WriteVerdict, Write]:
-        """Return the verdict on a plan, which never refuses it, and its write.
+        """Let Spark read a plan; return the judge's verdict, and the write for the log.
 
-        Raises RefusedError, RequestError, EngineError.
-
-        ``statement`` and ``columns``: as `target` returned them.
+        ``statement`` and ``columns``: as `target` returned them. Raises RefusedError if the plan
+        cannot give the same rows everywhere; RequestError, EngineError.
         """
         plan, reading = taken.plan, taken.reading
         if _fit(taken, columns):
@@ -186,9 +187,9 @@ class Plans:
     async def _inlined(
         self, plan: Any, reading: PlanReading, session: ClientSession | None
     ) -> tuple[Any, PlanReading]:
-        """Return the plan with the rows that its client has sent before, if these are few.
+        """Put the rows that a client has sent before into its plan, if they are few.
 
-        Otherwise the plan is unchanged, and rests on its session.
+        Otherwise the plan is returned unchanged, and needs its client's session.
         """
         wanted = reading.blobs
         if not wanted or session is None:
@@ -212,7 +213,7 @@ class Plans:
         return inlined(plan, found), changed
 
     async def with_frames(self, understood: Understood) -> Frames:
-        """Return a SQL text's plan, with the DataFrames that it reads."""
+        """Return the DataFrames that come with the request's SQL text, and why they may differ."""
         plan = (await self.taken(understood)).plan
         frames = plan.command.sql_command.input.with_relations.references
         found = [each for frame in frames for each in await self._work(frame, hidden_in)]
@@ -221,9 +222,9 @@ class Plans:
         return Frames(plan, tuple(found), of_session)
 
     async def _columns(self, statement: Classified) -> list[Column] | None:
-        """Return the columns of the target; None if there is no such table.
+        """Return the columns of the statement's target table; None if there is no such table.
 
-        They are remembered as long as no definition changes here.
+        They are kept until a definition changes on this cluster.
         """
         (target,) = statement.writes
         epoch = self._readings.epoch()
@@ -241,7 +242,10 @@ class Plans:
 
 
 def _fit(taken: Taken, columns: list[Column] | None) -> bool:
-    """True if an existing table takes a plan's own rows without a question to Spark."""
+    """True if rows inside a plan fit an existing table without a question to Spark.
+
+    False if Spark might convert a text among them to a TIMESTAMP.
+    """
     if taken.rows is None or columns is None:
         return False
     by_name = taken.reading.mode not in _BY_POSITION
@@ -250,10 +254,10 @@ def _fit(taken: Taken, columns: list[Column] | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """One plan, and all facts about it before Spark is asked.
+    """One plan that is being judged, with all that is known before Spark is asked.
 
-    ``hidden``: the reasons why its input may differ that Spark's reading does not show. ``own``:
-    the reasons by the session's own settings.
+    ``hidden``: reasons why its input may differ between clusters that Spark's reading does not
+    show. ``own``: such reasons that lie in the session's own settings.
     """
 
     readings: Readings
@@ -265,9 +269,9 @@ class _Look:
     own: tuple[str, ...]
 
     async def verdict(self, columns: list[Column] | None) -> tuple[WriteVerdict, ColumnTypes]:
-        """Return the verdict on the plan, with the columns of the rows that replace its input.
+        """Return the verdict on the plan, and the columns of its input.
 
-        Raises RefusedError, EngineError.
+        ``columns``: those of the target table, if known. Raises RefusedError, EngineError.
         """
         rests_on = self.statement.reads | self.statement.writes
         known = only_selects(self.reading, self.understood.settings)
@@ -289,7 +293,10 @@ class _Look:
         return verdict, rows
 
     def called(self, columns: ColumnTypes, rows: Any) -> Any:
-        """Return ``rows``, of these columns, under the name that a merge gives to its source."""
+        """Return ``rows`` under the name by which a MERGE refers to its source.
+
+        For other statements, ``rows`` unchanged. ``columns``: those of the rows.
+        """
         if self.statement.kind is not Kind.MERGE:
             return rows
         settings = self.understood.settings
@@ -304,11 +311,14 @@ class _Look:
 
     @property
     def of_session(self) -> bool:
-        """True if the plan reads something that only the client's session has."""
+        """True if the plan uses something that only the client's session has, such as a model."""
         return bool(self.reading.blobs or self.reading.handles)
 
     def _check_columns(self, given: JudgedQuery, columns: list[Column] | None) -> None:
-        """Refuse rows for which each cluster would compute values by itself at their insertion."""
+        """Raise RefusedError if each cluster would compute values when it inserts the rows.
+
+        ``given``: the plan's input. ``columns``: those of the target table, if known.
+        """
         by_name = self.reading.mode not in _BY_POSITION
         if columns is not None and completes_texts(given.columns, _types(columns), by_name=by_name):
             reason = "Spark completes texts by today's date as it makes TIMESTAMPs of them"
@@ -318,9 +328,9 @@ class _Look:
 
 
 def hidden_of(plan: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return why a plan's input, and its other parts, may differ without a sign in readings.
+    """Return why a plan may differ between clusters, for causes that Spark's reading does not show.
 
-    Raises RefusedError.
+    Two lists of reasons: for the plan's input, and for its other parts. Raises RefusedError.
     """
     source = input_of(plan)
     nothing = protos.relations.Relation()
@@ -335,7 +345,10 @@ def hidden_of(plan: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _of_input(verdict: WriteVerdict, found: JudgedQuery, hidden: tuple[str, ...]) -> WriteVerdict:
-    """Return the verdict on a plan with this input."""
+    """Return the verdict with what Spark's reading of the plan's input, ``found``, adds to it.
+
+    With any reason in ``hidden`` or ``found``, rows must replace the input.
+    """
     reasons = tuple(dict.fromkeys((*hidden, *found.reasons)))
     treatment = Treatment.MATERIALISE if reasons else Treatment.REPLICATE
     read = _with(verdict, found)
@@ -343,7 +356,7 @@ def _of_input(verdict: WriteVerdict, found: JudgedQuery, hidden: tuple[str, ...]
 
 
 def _with(verdict: WriteVerdict, found: JudgedQuery) -> WriteVerdict:
-    """Return the verdict with the names that another part of the plan reads."""
+    """Return the verdict with the tables and functions that a further part of the plan uses."""
     return replace(
         verdict,
         reads=verdict.reads | found.reads,
@@ -354,21 +367,28 @@ def _with(verdict: WriteVerdict, found: JudgedQuery) -> WriteVerdict:
 
 
 def computed(plan: Any, session: ClientSession | None, rows: Any) -> ComputedPlan:
-    """Return the write that computes the plan's input; ``rows``: the placeholder in its place."""
+    """Return the write whose input is computed on one cluster, as rows.
+
+    ``rows``: the placeholder for these rows. ``session``: where the input is computed, if it needs
+    one.
+    """
     query = input_of(plan)
     template = with_input(plan, rows).SerializeToString()
     return ComputedPlan(query.SerializeToString(), template, session_ref(session))
 
 
 def session_ref(session: ClientSession | None) -> SessionRef | None:
-    """Return a reference to a session as it is now; None without a session."""
+    """Return a reference to the session in its present state; None if ``session`` is None."""
     if session is None:
         return None
     return SessionRef(session.user, session.id, session.next_ordinal, session.begun)
 
 
 def check_definition(plan: Any) -> None:
-    """Refuse a table if a column's metadata makes each cluster compute a value."""
+    """Raise RefusedError if a plan creates a table with a column that each cluster would compute.
+
+    The metadata of the column shows that.
+    """
     catalog = plan.root.catalog
     if catalog.WhichOneof("cat_type") == "create_table":
         _refuse_definitions(defined_by(metadata_of(catalog.create_table.schema)))

@@ -1,10 +1,10 @@
-"""Lets Spark read statements, and the judge decide about them.
+"""Lets Spark read statements, and lets the judge decide about them.
 
-A statement is read in its client's session if that holds temporary objects, because names may mean
+A statement is read in its client's session if that has temporary objects, because names may mean
 these; otherwise in a session of HAProc's own with the same settings. A judgement is kept until a
-definition changes on this cluster, unless the statement depends on the moment. Judgements of parts
-of plans are kept, too: a program that appends piece after piece asks the same question each time,
-because the rows are left out.
+definition changes on this cluster, unless the statement depends on the moment, as now() does.
+Judgements of parts of plans are kept, too: a program that appends piece after piece asks the same
+question each time, because the rows are left out.
 """
 
 from __future__ import annotations
@@ -52,26 +52,27 @@ T = TypeVar("T")
 _Sent: TypeAlias = Callable[[str], SqlText | SparkPlan]
 JUDGED_MAX: Final = 2_000
 _CHARACTERS_PER_BYTE: Final = 8
-"""Characters of an answer that count as one of a text. Chosen: a reading of 14 kB takes 1 ms."""
+"""So many characters of Spark's answer take as long as one of a text. Chosen: a reading of 14 kB
+takes 1 ms."""
 FRAMES_MAX: Final = 1_000
 FRAME_BYTES_MAX: Final = 16 << 10
-"""The most DataFrames with a remembered verdict, and the most bytes of one. Chosen."""
+"""The most DataFrames whose judgement is kept, and the most bytes of one. Chosen."""
 PARSES_MAX: Final = 64
 PARSE_MAX: Final = 64 << 10
-"""The most kept answers of the parser, and characters of one: DDL needs its answer again soon.
-Chosen."""
+"""The most answers of Spark's parser that are kept, and the most characters of one: DDL needs its
+answer again soon. Chosen."""
 ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), "UTC", "", "", "")
-"""Queries are only checked for values that depend on the moment; these values are not used."""
+"""Stands for the moment when queries are judged: only whether they depend on it is of interest."""
 _PARSER: Final = "spark.sql.legacy.timeparserpolicy"
 _HINT_MERGE: Final = "give the source an alias, and its columns names of their own"
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The plan of a SQL text that comes with DataFrames.
+    """The DataFrames that come with a SQL text; ``plan``: the text's plan.
 
-    ``hidden``: the reasons why these may differ that Spark's reading does not show. ``of_session``:
-    only the client's session knows them.
+    ``hidden``: reasons why they may differ between clusters that Spark's reading does not show.
+    ``of_session``: True if only the client's session can read them.
     """
 
     plan: Any
@@ -79,18 +80,18 @@ class Frames:
     of_session: bool
 
     def sent(self, text: str) -> SparkPlan:
-        """Return the query of a text with the DataFrames."""
+        """Return ``text``, with the DataFrames, as a query that Spark can read."""
         return SparkPlan(text_question(self.plan, text))
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The reasons why rows must replace the DataFrames."""
+        """Why rows must replace the DataFrames in the log; empty if they need not."""
         only_there = "it reads a DataFrame that only the client's session has"
         return (*self.hidden, only_there) if self.of_session else self.hidden
 
 
 class Readings:
-    """Spark's readings of statements, judged. ``epoch`` counts changed definitions here."""
+    """Lets Spark read statements and judges them. ``epoch`` counts changed definitions here."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class Readings:
         self._frames = Remembered[tuple[bytes, Settings], JudgedQuery](epoch, FRAMES_MAX)
 
     async def recognised(self, text: str, settings: Settings, user: str) -> Recognised:
-        """Return a statement's class by Spark's parser; raises RefusedError, EngineError."""
+        """Let Spark's parser find out what a text is; raises RefusedError, EngineError."""
         key = key_of(text, settings)
         if (known := self._recognised.find(key)) is not None:
             return known
@@ -132,10 +133,10 @@ class Readings:
         moment: Moment,
         frames: Frames | None = None,
     ) -> Judged:
-        """Return the judgement of a statement; raises RefusedError, EngineError.
+        """Let Spark read a statement that changes rows; return the judge's decision.
 
-        ``frames``: the DataFrames that come with it. An EngineError of kind APPLICATION is Spark's
-        own answer to a statement that is wrong.
+        ``frames``: the DataFrames that come with it. Raises RefusedError if it cannot be the same
+        on every cluster, EngineError of kind APPLICATION if Spark finds it wrong.
         """
         settings = asker.settings
         key, epoch = key_of(statement.sql, settings), self.epoch()
@@ -171,9 +172,9 @@ class Readings:
         moment: Moment,
         frames: Frames | None = None,
     ) -> Judged:
-        """Return the judgement of a statement that changes no rows.
+        """Do as `judged` for a statement that changes no rows, such as CREATE VIEW.
 
-        ``frames``: as for `judged`. Raises RefusedError, EngineError as `judged` does.
+        ``frames`` and errors are as for `judged`.
         """
         text, settings, user = statement.sql, asker.settings, asker.user
         has_own = bool(own_of(settings))
@@ -216,10 +217,10 @@ class Readings:
         return await self._texts.work_on_text(user, size, texts_of_function, function, tables)
 
     async def of_session(self, statement: Classified, session: ClientSession) -> Touches:
-        """Return the names touched by a statement that changes its client's session.
+        """Return the names that a statement uses which changes its client's session.
 
-        Spark reads it if it makes a view or a cache, or if rules need that. Raises as `judged`
-        does, also if the new object contains code outside SQL.
+        Spark reads it only if it makes a view or a cache, or if operators' rules need that. Raises
+        as `judged` does, also if the new object contains code other than SQL.
         """
         if statement.kind not in (Kind.TEMPORARY_VIEW, Kind.CACHE) and not statement.rules:
             return NOTHING
@@ -240,7 +241,7 @@ class Readings:
         *,
         is_query: bool = False,
     ) -> Touches:
-        """Return the names that a statement touches; ``statement``: how the text is sent.
+        """Return the names that a statement uses; ``statement``: the form in which it is sent.
 
         Raises as `judged` does, also if ``is_query`` and the statement is no query.
         """
@@ -263,7 +264,7 @@ class Readings:
     async def _work(
         self, user: str, data: str, text: str, work: Callable[..., T], *values: Any
     ) -> T:
-        """Do work as `on_reading`, outside the event loop if Spark's answer is long."""
+        """Call `on_reading`, outside the event loop if ``data``, Spark's answer, is long."""
         size = len(data) // _CHARACTERS_PER_BYTE
         return await self._texts.work_on_text(user, size, on_reading, data, text, work, *values)
 
@@ -285,9 +286,9 @@ class Readings:
     async def query(
         self, statement: SqlText | SparkPlan, settings: Settings, user: str
     ) -> JudgedQuery:
-        """Return the judgement of a query; raises RefusedError, EngineError.
+        """Let Spark read a query; return the judge's decision. Raises RefusedError, EngineError.
 
-        Spark reads it in a session without temporary objects, and each text only once.
+        Spark reads it in a session without temporary objects. The decision on a text is kept.
         """
         epoch = self.epoch()
         known = (
@@ -301,7 +302,7 @@ class Readings:
         return found
 
     def known_query(self, sql: str, settings: Settings) -> JudgedQuery | None:
-        """Return the kept judgement of a query; None if there is none that is still valid."""
+        """Return the kept decision on a query; None if there is none that is still valid."""
         return self._queries.find(key_of(sql, settings))
 
     async def frame(
@@ -312,9 +313,9 @@ class Readings:
         only_there: bool = False,
         keeps: bool = True,
     ) -> JudgedQuery:
-        """Return the judgement of a part of a plan, given as a query.
+        """Let Spark read a part of a plan, given as a query; return the judge's decision.
 
-        ``only_there``: only the client's session can read it. ``keeps``: the judgement may be kept.
+        ``only_there``: only the client's session can read it. ``keeps``: the decision may be kept.
         Raises as `judged` does.
         """
         epoch = self.epoch()
@@ -340,7 +341,7 @@ class Readings:
         return await self._work(user, data, text, judge_query, facts, ANY_MOMENT)
 
     async def outline(self, sql: str, asker: Asker) -> list[str]:
-        """Return a text's tree in lines for people, see `haproc.reading.summary`."""
+        """Return Spark's reading of a text as lines for people (`haproc.reading.summary`)."""
         spark = await self._session(asker)
         data = await self._reading(spark, SqlText(sql), sql, asker.user)
         return await self._work(asker.user, data, sql, outline)
@@ -358,7 +359,7 @@ class Readings:
         return await self._work(moment.user, data, text, judge, *values)
 
     async def confirm_settled(self, query: bytes, asker: Asker) -> None:
-        """Refuse a part beside a plan's input that depends on its session's own settings."""
+        """Refuse a query beside a plan's input if it depends on the session's own settings."""
         if own_of(asker.settings):
             spark, plan = await self._session(asker), SparkPlan(query)
             data = await self._reading(spark, plan, "", asker.user)
@@ -372,10 +373,10 @@ class Readings:
         user: str,
         values: Sequence[TextRange] = (),
     ) -> None:
-        """Refuse a write if a part has another result in the lanes, without the own settings.
+        """Raise RefusedError if a part of a write has another result in the lanes.
 
-        ``own``: Spark's answer under these settings, and its text. ``again``: the statement to read
-        in the lanes, and its text. ``values``: the places that become literals.
+        ``own``: Spark's answer under the session's own settings, and its text. ``again``: the
+        statement to read as in a lane, and its text. ``values``: the places that become literals.
         """
         if not own_of(settings):
             return
@@ -388,7 +389,7 @@ class Readings:
     async def _read_in_lanes(
         self, statement: SqlText | SparkPlan, text: str, settings: Settings, user: str
     ) -> str:
-        """Return Spark's answer about a statement, read as the lanes read it.
+        """Let Spark read a statement as in a lane, and return Spark's answer.
 
         The lanes lack the settings that only one session has, and its temporary objects.
         """
@@ -409,9 +410,9 @@ class Readings:
         sent: _Sent,
         as_sent: tuple[str, str],
     ) -> None:
-        """Refuse a MERGE that is not the same with rows in place of its source.
+        """Raise RefusedError if a MERGE changes its meaning when rows replace its source.
 
-        ``as_sent``: the reading of the MERGE as it was sent, and its text.
+        ``as_sent``: Spark's answer about the MERGE as it was sent, and its text.
         """
         assert found.cut is not None
         schema = await spark.schema(sent(source_query(found.cut)))
@@ -438,42 +439,42 @@ class Readings:
 def on_reading(data: str, text: str, work: Callable[..., T], *values: Any) -> T:
     """Return ``work(reading, *values)`` for the reading in Spark's answer about ``text``.
 
-    Raises RefusedError.
+    ``data``: that answer. Raises RefusedError if it cannot be understood.
     """
     with readable():
         return work(read(data, text), *values)
 
 
 def is_settled(own: Reading, lanes: str, text: str) -> bool:
-    """True if a definition is the same under all settings and in the lanes."""
+    """True if ``lanes``, Spark's answer in a lane, shows the same definition as ``own``."""
     return alike(own, read(lanes, text))
 
 
 def unsettled_part(
     own: Reading, lanes: str, text: str, context: Context, values: Sequence[TextRange]
 ) -> str | None:
-    """Return a part that may have another result in the lanes; None if there is none."""
+    """Return a part, as text, whose result in the lanes may differ; None if there is none."""
     return unsettled(own, read(lanes, text), context, values)
 
 
 def texts_of_function(function: Node, tables: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Return the queries that show what a function computes; raises RefusedError.
 
-    ``tables``: Spark's answers about its `schemas`, with these texts.
+    ``tables``: Spark's answers about the function's `schemas`, with the texts of these.
     """
     with readable():
         return tuple(function_queries(function, [read(data, text) for data, text in tables]))
 
 
 def touched_by(reading: Reading, context: Context, is_query: bool) -> Touches:
-    """Return the names that a statement touches; ``is_query``: other statements are refused."""
+    """Return the names that a statement uses; refuse it if ``is_query`` and it is no query."""
     if is_query:
         confirm_query(reading, context)
     return touches(reading, context)
 
 
 def _check(statement: Classified, found: Judged) -> None:
-    """Refuse a statement that Spark's analyzer and its parser understand differently."""
+    """Raise RefusedError if the judge refuses, or Spark's parser sees another statement."""
     is_other = found.kind is not statement.kind or found.writes != statement.writes
     if is_other and statement.kind is not Kind.UNKNOWN:
         theirs, ours = (", ".join(sorted(names)) for names in (found.writes, statement.writes))
@@ -489,7 +490,7 @@ def _check(statement: Classified, found: Judged) -> None:
 
 
 def _places_of(judged: Judged) -> tuple[TextRange, ...]:
-    """Return the places that become literals."""
+    """Return the places in the statement's text that become literals."""
     return tuple(place for place, _ in judged.literals)
 
 

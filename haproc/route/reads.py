@@ -1,6 +1,7 @@
-"""Brings a query to a cluster that is fresh enough: waits, forwards, or refuses.
+"""Brings a query to a cluster that is fresh enough: waits, forwards it to a peer, or refuses it.
 
-`freshness` decides. This module reads the log's end after the request came, and it waits.
+`haproc.route.freshness` decides. This module asks the log for its end after the request came, and
+it waits.
 """
 
 from __future__ import annotations
@@ -47,50 +48,55 @@ from haproc.route.planning import OF_THE_TIMEOUT
 logger = logging.getLogger(__name__)
 
 READ_S: Final = 0.25
-"""The wait for the records that a kept answer must show. Chosen: reading them takes milliseconds,
-unless the queue is full."""
+"""How long a query waits until this HAProc has read the records that a kept answer must show.
+Chosen: reading them takes milliseconds, unless the queue is full."""
 WATCH_S: Final = 1.0
-"""The interval of checks that the peer with a query still serves. Chosen."""
+"""How often it is checked that the peer which runs a forwarded query still serves. Chosen."""
 NARROW_AFTER_S: Final = 0.5
-"""The time that a query waits for all operations before its tables are looked up, for which Spark
-must analyze it. Chosen: most statements take less."""
+"""How long a query waits for all earlier operations before HAProc looks up its tables, for which
+Spark must analyze it. Chosen: most operations take less."""
 NARROW_S: Final = 2.0
-"""The time for that lookup before a fresher cluster is looked for. The lookup goes on: it takes
-longer while Spark's cores are busy."""
+"""How long a query waits for that lookup before a fresher cluster is looked for. The lookup goes
+on: it takes longer while Spark's cores are busy."""
 
 
 Narrow: TypeAlias = Callable[[], Awaitable[Callable[[], int] | None]]
 
 
 class Forwarding(Protocol):
-    """Runs queries on other clusters."""
+    """Runs queries on other clusters, through the HAProcs there."""
 
     async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
-        """Let a peer run the query once it has applied ``needed`` records.
+        """Let the HAProc ``peer`` run the query once its cluster has applied ``needed`` records.
 
-        Raises PeerUnavailableError if another peer may do better, and RequestError.
+        Raises PeerUnavailableError if another peer should be tried, RequestError if the client
+        should get the error.
         """
         ...
 
 
 class Counts(Protocol):
-    """The metrics of reads."""
+    """Receives the metrics of reads."""
 
     def count_read(self, level: str) -> None:
-        """Count a query of this level."""
+        """Count a query with this read level."""
         ...
 
     def read_waited(self, level: str, seconds: float) -> None:
-        """Report the time that a query waited for this cluster."""
+        """Report how long a query waited for this cluster to become fresh enough."""
         ...
 
     def read_forwarded(self, peer: str) -> None:
-        """Count a query that came here and is run by a peer."""
+        """Count a query that was sent to this HAProc and is run by ``peer``."""
         ...
 
 
 class Reads:
-    """Runs each query where it is fresh enough. ``peers`` returns the other clusters' states."""
+    """Finds for each query a cluster that is fresh enough.
+
+    ``peers`` returns the other clusters as they last reported; ``forwarding``: None if queries are
+    never forwarded.
+    """
 
     def __init__(
         self,
@@ -114,11 +120,12 @@ class Reads:
         held: Callable[[], Answer | None] = lambda: None,
         narrow: Narrow | None = None,
     ) -> Answer | None:
-        """Return None when the query may start here, now; otherwise a kept answer, or a peer's.
+        """Return None as soon as the query may start on this cluster; otherwise an answer to it.
 
-        ``held`` returns a kept answer that shows all writes that were read here, if there is one.
-        ``narrow`` returns a function for the offset up to which all writes to the query's tables
-        are applied, if these are known. Raises RequestError if no cluster can answer it.
+        That is a kept answer or one from a peer. ``held`` returns a kept answer that shows all
+        writes which were read here, or None. ``narrow`` returns a function for the offset below
+        which all writes to the query's own tables are applied; None if its tables are not known.
+        Raises RequestError if no cluster can answer the query.
         """
         wanted = request.freshness
         self._counts.count_read(wanted.level.value)
@@ -154,7 +161,10 @@ class Reads:
         return self._core.schedule.low
 
     def _far(self, narrowing: asyncio.Future[Callable[[], int] | None]) -> int:
-        """Return the offset below which the query's tables are complete; all tables if unknown."""
+        """Return the offset below which all writes to the query's tables are applied.
+
+        If the lookup ``narrowing`` has not found the tables, all writes must be applied.
+        """
         known = narrowing.done() and not narrowing.cancelled() and narrowing.exception() is None
         applied = narrowing.result() if known else None
         return self._low() if applied is None else applied()
@@ -165,9 +175,9 @@ class Reads:
         self._core.news.moved()
 
     async def _held(self, held: Callable[[], Answer | None], needed: int) -> Answer | None:
-        """Return a kept answer once this HAProc has read the ``needed`` records.
+        """Return the kept answer, if there is one, once this HAProc has read ``needed`` records.
 
-        Without a kept answer it returns at once.
+        None at once if there is none; None after `READ_S` if the records are still missing.
         """
         schedule = self._core.schedule
         answer = held()
@@ -181,7 +191,12 @@ class Reads:
     async def _otherwise(
         self, request: Request, log_end: int, came_at: float, applied: Callable[[], int]
     ) -> Answer | None:
-        """Wait, forward or refuse, as `decide` says; return None when the query may start here."""
+        """Wait, forward the query, or refuse it, as `decide` says.
+
+        Returns None if the query may start here, else a peer's answer. ``applied`` returns the
+        offset below which all writes to the query's tables are applied. ``came_at``: when the
+        request came. Raises RequestError if no cluster can run it.
+        """
         wanted = request.freshness
         may_forward = self._forwarding is not None and request.session_id is None
         clock = asyncio.get_running_loop().time
@@ -226,12 +241,15 @@ class Reads:
                     raise busy(f"{why}; {busy_peer} is busy") if busy_peer else _not_fresh(why)
 
     def _comes_nearer(self, low: int) -> bool:
-        """True if more than ``low`` is applied, or the next operation is running."""
+        """True if more than ``low`` records are applied here, or the next operation is running."""
         first = next(self._core.schedule.unfinished(), None)
         return self._core.schedule.low > low or (first is not None and first.running)
 
     async def for_peer(self, needed: int, timeout_s: float) -> None:
-        """Wait until a query that a peer forwarded may start here; raises RequestError."""
+        """Wait until this cluster has applied ``needed`` records, for a peer's query.
+
+        Raises RequestError if that takes too long, or if this cluster does not serve clients.
+        """
         wanted = Freshness(Consistency.SESSION, after_offset=needed)
         ends_at = asyncio.get_running_loop().time() + self._wait_s(timeout_s)
         if self._core.schedule.low < needed and not await self._wait(
@@ -292,7 +310,10 @@ class Reads:
 
 
 def readers(peers: Mapping[str, Peer]) -> list[Candidate]:
-    """Return the other clusters as places to run queries, from the view of the ring."""
+    """Return the other clusters as candidates to run queries.
+
+    ``peers``: what this HAProc knows of their HAProcs.
+    """
     found = []
     for name, peer in peers.items():
         received = peer.beat or peer.report

@@ -1,14 +1,14 @@
-"""The operator's rule that decides about a statement, by the tables that Spark reads in it.
+"""Finds the operator's rule that decides about a statement, by the tables that Spark reads in it.
 
 Spark is asked only where a rule could decide by table, so other queries cost nothing more. Writes
 are read anyway (`haproc.route.making`). Queries and session statements are read here, in the
 client's session if that holds temporary objects. If Spark computes a part of a DataFrame while it
 reads it, so that the reading has nothing but rows, that part is read by itself.
 
-Names may mean something else by the time a query runs. So its reading is checked again once Spark
-has begun to answer (`Ruled.still`). A session statement is checked after it has run; if the check
-fails, its effect is undone. The check fails closed: a redefinition that runs at either moment, or
-between them, counts as a change.
+Names may mean something else by the time a query runs. So it is checked again, once Spark has begun
+to answer, that nothing was redefined (`Ruled.still`). A session statement is checked after it has
+run; if the check fails, its effect is undone. When in doubt, the check fails: a redefinition that
+runs at either moment, or between them, counts as a change.
 """
 
 from __future__ import annotations
@@ -45,30 +45,36 @@ from haproc.route.streams import Running, refused
 from haproc.sessions.client import ClientSession
 
 _DESCRIBING: Final = frozenset({"catalog", delta.VERSIONS})
-"""Relations that describe a table: their reading has only the description."""
+"""Relations of a plan that describe a table: Spark's reading of them does not name the table."""
 
 
 def always() -> bool:
-    """Return True: nothing rests on a rule by table."""
+    """Return True. It stands for `Ruled.still` where no rule decides by table."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Ruled:
-    """A request with the rules' decision; ``still`` returns True if they would decide the same."""
+    """A request, with its class and so on as the operator's rules decide.
+
+    ``still`` returns True as long as the rules would decide the same now.
+    """
 
     understood: Understood
     still: Callable[[], bool] = always
 
     async def check(self, result: Running) -> None:
-        """Raise RequestError if Spark may have read other tables than the rules were asked for."""
+        """Raise RequestError if names may mean other tables now than when the rules decided.
+
+        ``result``: the query's result, which is closed then.
+        """
         if not self.still():
             await result.aclose()
             raise defined_anew()
 
 
 def defined_anew() -> RequestError:
-    """Return the error if Spark may have read other tables than those given to the rules."""
+    """Return the error for a statement that may have read other tables than the rules know of."""
     return RequestError(
         FailureKind.AVAILABILITY,
         "what the statement reads was defined anew while the rules were asked about it",
@@ -78,7 +84,10 @@ def defined_anew() -> RequestError:
 
 
 class Ruling:
-    """Finds the rule for a request. Methods raise RequestError, unless stated otherwise."""
+    """Asks the operator's rules about a request.
+
+    Methods raise RequestError, unless they say otherwise.
+    """
 
     def __init__(self, core: Core, readings: Readings, texts: Texts) -> None:
         self._core = core
@@ -86,7 +95,7 @@ class Ruling:
         self._texts = texts
 
     def remembered(self, understood: Understood) -> Ruled | None:
-        """Return the ruling without a question to Spark; None if Spark must be asked."""
+        """Return the rules' decision if Spark need not be asked for it; otherwise None."""
         if not understood.statement.rules:
             return Ruled(understood)
         is_text = not isinstance(understood.request.statement, SentPlan)
@@ -105,7 +114,7 @@ class Ruling:
         return self._ruled(understood, found, lambda: unchanged() and still())
 
     async def settled(self, understood: Understood) -> Ruled:
-        """Return a query or a session statement as the rules decide about it."""
+        """Return the rules' decision about a query or a session statement."""
         if (known := self.remembered(understood)) is not None:
             return known
         epoch, unchanged = (
@@ -135,11 +144,11 @@ class Ruling:
     async def of_session(
         self, statement: Classified, session: ClientSession
     ) -> tuple[Classified, Callable[[], bool]]:
-        """Return a statement that changes its session as the rules decide about it.
+        """Return the rules' decision about a statement that changes its client's session.
 
-        The returned function is called after the statement has run: True if the rules would decide
-        the same, and nothing else has changed the session. Raises EngineError, and RefusedError,
-        also for an object that runs code.
+        Call the returned function after the statement has run: True if the rules would still decide
+        the same, and nothing else has changed the session. Raises EngineError, and RefusedError
+        also for a new object that runs code other than SQL.
         """
         epoch, unchanged = self._readings.epoch(), session.unchanged(own=1)
         since = self._core.schedule.low
@@ -150,9 +159,10 @@ class Ruling:
         return ruled(statement, found.touched), lambda: unchanged() and still()
 
     async def check_frames(self, understood: Understood) -> None:
-        """Raise RefusedError for a write whose sender may not read a part of its DataFrames.
+        """Raise RefusedError if the user may not read a table in the DataFrames that a write takes.
 
-        Spark runs some parts while it reads the whole. Raises EngineError, too.
+        This is checked before Spark reads the whole write: Spark runs some parts of it then. Raises
+        EngineError, too.
         """
         sent = understood.request.statement
         if understood.statement.rules and isinstance(sent, SentPlan):
@@ -161,9 +171,9 @@ class Ruling:
     async def written(
         self, understood: Understood, statement: Classified, seen: Touched
     ) -> Classified:
-        """Return a write as the rules decide about it; ``seen``: the names in its own reading.
+        """Return a write as the operator's rules decide about it.
 
-        Raises RefusedError, EngineError.
+        ``seen``: the names that Spark found in the write itself. Raises RefusedError, EngineError.
         """
         if not statement.rules:
             return statement
@@ -194,7 +204,7 @@ class Ruling:
         text: str,
         asker: Asker,
     ) -> Touches:
-        """Return the names that a text touches; ``query``: the form in which it is sent."""
+        """Return the names that a text uses; ``query``: the form in which it is sent to Spark."""
         is_text = isinstance(query, SqlText)
         if kind in CACHEABLE_KINDS and is_text and not asker.has_temporaries:
             return _read(await self._readings.query(query, asker.settings, asker.user))
@@ -209,7 +219,7 @@ class Ruling:
         return found
 
     async def _of_plan(self, understood: Understood, sent: SentPlan) -> Touches:
-        """Return the names that the DataFrames of a plan touch, whatever it does with them."""
+        """Return the names that the DataFrames of a plan use, whatever the plan does with them."""
         found = _of_reading(read_of(sent), understood.settings)
         return await self._of_parts(understood, sent, table_questions, found)
 
@@ -220,9 +230,10 @@ class Ruling:
         questions: Callable[[Any], tuple[bytes, ...]],
         found: Touches,
     ) -> Touches:
-        """Return the names that parts of a plan touch, with those already ``found``.
+        """Let Spark read parts of a plan; return the names that they use, with those in ``found``.
 
-        Nothing further is read once the names that are found are enough for a refusal.
+        ``questions`` returns the parts of a plan, as queries. Raises RefusedError, without reading
+        further parts, once the names found so far are enough for a rule to refuse the statement.
         """
         read = read_of(sent)
         only_there = bool(read.reading.blobs or read.reading.handles)
@@ -233,7 +244,11 @@ class Ruling:
         return found
 
     def _ground(self, found: Touches, epoch: int, since: int) -> Callable[[], bool]:
-        """Return a function that returns True until a name that the tables rest on is redefined."""
+        """Return a function that returns True until a name is redefined on which the tables depend.
+
+        ``epoch``, ``since``: the number of redefinitions, and the offset applied, before Spark was
+        asked.
+        """
         core, names = self._core, found.rests_on | found.touched.tables
         quiet = not self._is_defined(names)
 
@@ -246,22 +261,22 @@ class Ruling:
         return still
 
     def _is_defined(self, names: frozenset[str]) -> bool:
-        """True if an operation that may redefine one of these names is running here."""
+        """True if this cluster is running an operation that may redefine one of these names."""
         unfinished = self._core.schedule.unfinished()
         return any(each.running and _defines(each.op, names) for each in unfinished)
 
 
 def _check_refusals(statement: Classified, touched: Touched) -> None:
-    """Raise RefusedError if a part of what a statement touches is enough to refuse it.
+    """Raise RefusedError if the names found so far are enough for a rule to refuse the statement.
 
-    More names never take such a refusal back: each rule before it only refuses, too.
+    More names never take such a refusal back: only rules that refuse, too, come before that rule.
     """
     refusing = takewhile(lambda rule: rule.rights is not None or rule.refuse, statement.rules)
     ruled(replace(statement, rules=tuple(refusing)), touched)
 
 
 def _defines(op: Operation, names: frozenset[str]) -> bool:
-    """True if names may mean other tables after an operation; new columns do not change that."""
+    """True if ``names`` may mean other tables after the operation; new columns do not count."""
     if op.kind in ASYNCHRONOUS_KINDS:
         return False
     defined = redefined(op)
@@ -269,7 +284,10 @@ def _defines(op: Operation, names: frozenset[str]) -> bool:
 
 
 def _of_reading(read: ReadPlan, settings: Settings) -> Touches:
-    """Return the names that a plan itself contains, for relations whose reading shows none."""
+    """Return the names that a plan contains itself.
+
+    They are needed for relations whose reading by Spark shows no names.
+    """
     reading, context = read.reading, Context(settings.catalog, settings.schema)
     describes = (
         reading.relations & _DESCRIBING or read.message.root.WhichOneof("rel_type") in _DESCRIBING
@@ -280,7 +298,7 @@ def _of_reading(read: ReadPlan, settings: Settings) -> Touches:
 
 
 def _read(query: JudgedQuery) -> Touches:
-    """Return the names that a query or a part of a plan touches."""
+    """Return the names that a query or a part of a plan uses, from the judge's decision on it."""
     known = query.known and not query.refused
     touched = Touched(query.reads, known, expressions=query.expressions)
     return Touches(touched, query.rests_on)
@@ -295,7 +313,7 @@ def _unchanged(session: ClientSession | None, own: int = 0) -> Callable[[], bool
 
 
 def _changes(understood: Understood) -> int:
-    """Return the number of changes of its session that the request itself makes."""
+    """Return how many changes of its session the request itself makes: 0 or 1."""
     sent = understood.request.statement
     changes = isinstance(sent, SentPlan) and read_of(sent).reading.does is Does.CHANGES_SESSION
     return int(changes)

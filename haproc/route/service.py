@@ -1,4 +1,4 @@
-"""Runs clients' requests: classify, then a query, a session statement, or a write for the log."""
+"""Runs clients' requests: classifies each, then runs a query or session statement, or a write."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from haproc.route.streams import Running, no_query, refused, timed_out
 from haproc.sessions.client import ClientSession
 
 LOOK_S = 1.0
-"""The time for finding out the state of a write in the ring. Chosen."""
+"""How many seconds the other clusters may take to show what became of a write. Chosen."""
 _GoOn: TypeAlias = Callable[[Understood, int], Awaitable[tuple[Fit | Answer, WriteConcern]]]
-"""Returns the answer to a request that the log does not have, and the write concern to meet before
-the answer is sent."""
+"""Carries out a request that the log does not have; returns the answer, and the write concern that
+must be met before the answer is sent."""
 
 
 class RingService:
@@ -50,7 +50,7 @@ class RingService:
         self._defaults, self._reads, self._texts = given.config.defaults, given.reads, given.texts
         self._only_reads: dict[tuple[str, str], bool] = {}
         self._unmade = set[tuple[str, str]]()
-        """Requests under way that have made nothing yet: the log has no operation of theirs."""
+        """Requests under way of which the log cannot have an operation yet, by user and id."""
         self.planning, self.sessions = parts.planning, given.sessions
         self._attempts, self._attached = parts.attempts, parts.attached
         self._classifying, self._concerns = parts.classifying, parts.concerns
@@ -62,17 +62,17 @@ class RingService:
     # -- what the doors ask ----------------------------------------------------------------
 
     async def execute(self, request: Request) -> Answer:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         answer = await self._answered(request, self._run)
         assert isinstance(answer, Answer), "whatever it is, it is run here"
         return answer
 
     async def decide(self, request: Request) -> Fit | Answer:
-        """See Service."""
+        """Do as `execute`, but return a `Fit` if the door may run the request in the session."""
         return await self._answered(request, self._decided)
 
     async def _answered(self, request: Request, go_on: _GoOn) -> Fit | Answer:
-        """Return the answer; ``go_on`` makes it if the log does not have the request."""
+        """Return the answer to a request; ``go_on`` carries it out if the log does not have it."""
         try:
             with self._attached.during(request.key), tracing.request(request.key):
                 return await self._in_time(request, go_on)
@@ -108,7 +108,10 @@ class RingService:
     async def _found_or_made(
         self, request: Request, since: int, go_on: _GoOn
     ) -> tuple[Fit | Answer, WriteConcern]:
-        """Return the answer, and the write concern to meet before it is sent."""
+        """Look the request up in the log; carry it out with ``go_on`` if the log does not have it.
+
+        Returns the answer, and the write concern to meet before it is sent.
+        """
         self._check_serving()
         key = request.key
         if (found := self._attempts.newest(*key)) is not None:
@@ -131,10 +134,11 @@ class RingService:
         return await go_on(understood, since)
 
     async def _wrote(self, request: Request) -> None:
-        """Enter the request's session again, before its write is answered.
+        """Check that this HAProc still owns the request's session, before its write is answered.
 
-        A HAProc that adopted the session during the write has not waited for the write. So it
-        loses the session here. Its next adoption of the session waits for the log's end.
+        A HAProc that adopted the session during the write has not waited for the write. So the
+        session is taken back from it here; when it adopts the session again, it waits for the log's
+        end. Raises RequestError, with outcome UNKNOWN, if the store cannot be reached.
         """
         try:
             await self._session_of(request)
@@ -145,14 +149,14 @@ class RingService:
             # The session was closed meanwhile: no later read in it can miss the write.
 
     async def _attach_session(self, request: Request, facts: Facts) -> None:
-        """Let a write that needs the client's session be computed in it, also after a retry."""
+        """Let the operation's query run in the client's session, also for a repeated request."""
         with suppress(RequestError):  # the session's user reports that it is unknown
             session = await self._session_of(request)
             if session is not None:
                 self._attached.attach_session(facts, session)
 
     async def _understood(self, request: Request) -> Understood:
-        """Return the request with its session, its settings and its classification."""
+        """Find the request's session and settings, and classify it. Raises RequestError."""
         session = await self._session_of(request)
         if session is not None and (request.catalog or request.schema):
             raise refusal(
@@ -171,7 +175,7 @@ class RingService:
         return Understood(request, session, settings, statement)
 
     async def _run(self, understood: Understood, since: int) -> tuple[Answer, WriteConcern]:
-        """Answer a request that the log does not have."""
+        """Carry out a request that the log does not have, by the class of its statement."""
         found = understood.statement.operation_class
         self._only_reads[understood.request.key] = found is OperationClass.QUERY
         if found is OperationClass.QUERY:
@@ -184,7 +188,7 @@ class RingService:
     async def _decided(
         self, understood: Understood, since: int
     ) -> tuple[Fit | Answer, WriteConcern]:
-        """Return a `Fit` if the door may run the request itself; otherwise the ring's answer."""
+        """Do as `_run`; but return a `Fit` if the door may run the request itself."""
         found = understood.statement.operation_class
         self._only_reads[understood.request.key] = found is OperationClass.QUERY
         if found is OperationClass.QUERY:
@@ -195,7 +199,7 @@ class RingService:
         return await self._run(understood, since)
 
     async def _read(self, understood: Understood, since: int) -> tuple[Answer, WriteConcern]:
-        """Answer a query from the cache, by another cluster, or by running it here."""
+        """Answer a query: from the cache, by another cluster, or by running it here."""
         known = self._ruling.remembered(understood)
         held = partial(self._caching.held, known.understood, known.still) if known else lambda: None
         narrow = partial(self._narrowing.applied, understood)
@@ -212,7 +216,10 @@ class RingService:
     async def _readable(
         self, understood: Understood, since: int
     ) -> tuple[Fit | Answer, WriteConcern]:
-        """Return a `Fit` when the door may run the query in the client's session; or an answer."""
+        """Wait until the door may run a query in the client's session; then return a `Fit`.
+
+        If a peer or a rule answers the request in another way, returns that answer.
+        """
         session, narrowed = understood.session, list[Callable[[], bool]]()
 
         async def narrow() -> Callable[[], int] | None:
@@ -233,7 +240,7 @@ class RingService:
         return Fit(found, lambda: all(each() for each in still)), WriteConcern.ONE
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
-        """Run a query that a peer forwarded, here and nowhere else; raises RequestError."""
+        """Run a query that a peer forwarded; it is not forwarded again. Raises RequestError."""
         try:
             with tracing.request(request.key):
                 async with asyncio.timeout(request.timeout_s):
@@ -252,11 +259,11 @@ class RingService:
             raise no_query(self._core.me, found)
 
     def known_write(self, request_id: str, user: str) -> Known | None:
-        """Return this user's write, if this HAProc has read it from the log."""
+        """Return this user's newest write with the request id; None if it was not read here."""
         return self._attempts.newest(user, request_id)
 
     def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         known = self.known_write(request_id, user)
         return None if known is None else partial(self._settled, known)
 
@@ -270,16 +277,16 @@ class RingService:
         return answer_of(WriteAttempt(known.facts, known.offset, outcome), self._core)
 
     async def revoke(self, request_id: str, user: str) -> Revoked | None:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         known, revoking = self.known_write(request_id, user), self._replica.revoking
         return await revoking.revoke(known.offset, "its sender") if known else None
 
     async def is_final(self, offset: int) -> bool:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         return await is_final(self._core, offset, LOOK_S)
 
     async def concern_met(self, offset: int, concern: WriteConcern | None) -> bool:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         try:
             async with asyncio.timeout(2 * LOOK_S):
                 needed = await self._concerns.again(concern, offset)
@@ -297,7 +304,7 @@ class RingService:
         afresh: bool,
         rights: Rights = UNBOUNDED,
     ) -> Mapping[str, str]:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         self._check_serving()
         if afresh:
             session = await self.sessions.begin_afresh(user, session_id)
@@ -312,26 +319,30 @@ class RingService:
         }
 
     async def enter_session(self, session_id: str, user: str) -> ClientSession:
-        """Return the client's session, made if there is none; raises RequestError."""
+        """Return the client's session, begun if there is none; raises RequestError."""
         self._check_serving()
         return await self.sessions.enter(user, session_id, create=True)
 
     def explained(self, error: EngineError) -> RequestError:
-        """Return the client's error for an error of this cluster's Spark."""
+        """Turn an error of this cluster's Spark into a RequestError, with outcome NOT_SENT."""
         return failed(error, self._core, WriteOutcome.NOT_SENT)
 
     async def close_session(self, session_id: str, user: str) -> None:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         await self.sessions.close(user, session_id)
 
     def only_reads(self, request: Request) -> bool | None:
-        """See Service."""
+        """See `haproc.route.model.Service`."""
         return self._only_reads.get(request.key)
 
     # -- queries and sessions --------------------------------------------------------------
 
     async def _query(self, ruled: Ruled, departures: int) -> Answer:
-        """Run a query here; raises RequestError if ``departures`` has changed: the cluster left."""
+        """Run a query on this cluster.
+
+        ``departures``: how often the cluster had left service when the query was let through;
+        raises RequestError if it has left since.
+        """
         understood = ruled.understood
         request, session, settings = understood.request, understood.session, understood.settings
         try:
@@ -404,7 +415,7 @@ class RingService:
                 self._attached.request_is_over(body)
 
     async def _assured(self, answer: Answer, concern: WriteConcern, deadline_s: float) -> Answer:
-        """Return the answer once enough clusters have applied the write for the concern."""
+        """Wait until enough clusters have applied the write for ``concern``; return the answer."""
         report = answer.report
         if report.offset is None:
             return answer
@@ -425,7 +436,10 @@ class RingService:
     def _settings(
         self, session: ClientSession | None, catalog: str | None, schema: str | None
     ) -> Settings:
-        """Return the settings that a request runs under; its own catalog and schema come first."""
+        """Return the settings under which a request runs: the session's, or the ring's defaults.
+
+        ``catalog`` and ``schema``: the request's own, which replace those in the settings.
+        """
         settings = session.settings if session is not None else self._defaults
         if catalog is None and schema is None:
             return settings
@@ -437,7 +451,7 @@ class RingService:
 
     @property
     def serving(self) -> bool:
-        """True if requests are accepted."""
+        """True if this HAProc is in a state in which it accepts requests."""
         return self._core.condition.state in SERVING
 
     def _check_serving(self) -> None:
@@ -450,7 +464,7 @@ class RingService:
 
 
 def _check_writer(request: Request, statement: Classified) -> None:
-    """Raise RequestError for a statement that writes, if its user may not write."""
+    """Raise RequestError if the request's user lacks the role writer."""
     if not request.rights.has(Role.WRITER):
         raise refusal(
             ErrorClass.FORBIDDEN,
@@ -465,7 +479,7 @@ def _body(request: Request) -> ManyRows | None:
 
 
 def _logged(request: Request, body: ManyRows | None) -> None:
-    """Release the request's permit and rows: the log has the write."""
+    """Return the permit, and release the memory of the rows: the log has the write now."""
     if request.permit is not None:
         request.permit.rest()
     if body is not None:

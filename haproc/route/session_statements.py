@@ -38,11 +38,11 @@ _MEANS_EITHER = frozenset({Kind.DROP_VIEW, Kind.DROP_TABLE, Kind.ALTER_VIEW, Kin
 
 
 def changes_temporary(statement: Classified, temporary: frozenset[str]) -> bool:
-    """True if a write drops or alters only a temporary view of the session, one of these names.
+    """True if a statement drops or alters only temporary views of its session.
 
-    If a name can mean a temporary view, Spark takes that: so the statement changes the session. Any
-    other write to such a name would do something else on the other clusters, which don't have the
-    view: raises RefusedError.
+    ``temporary``: the names of these views. If a name can mean a temporary view, Spark takes that
+    one. Any other write to such a name would do something else on the other clusters, which do not
+    have the view: raises RefusedError.
     """
     hidden = {table for table in statement.bare if last_part(table) in temporary}
     if hidden and statement.kind not in _MEANS_EITHER:
@@ -56,7 +56,7 @@ def changes_temporary(statement: Classified, temporary: frozenset[str]) -> bool:
 
 
 async def temporary_views(session: Session, timeout_s: float) -> frozenset[str]:
-    """Return the names of a session's temporary views, in lower case."""
+    """Return the names of the temporary views in a Spark session, in lower case."""
     try:
         views = await rows_of(await session.query(SqlText("SHOW VIEWS"), timeout_s=timeout_s))
     except EngineError as error:
@@ -67,24 +67,27 @@ async def temporary_views(session: Session, timeout_s: float) -> frozenset[str]:
 
 
 def last_part(table: str) -> str:
-    """Return a table's own name, without its catalog and schema."""
+    """Return a table's name without its catalog and schema."""
     return joined(parts_of(table)[-1:])
 
 
 async def rows_of(result: ResultStream) -> list[tuple[object, ...]]:
-    """Return all rows of a small result as plain values."""
+    """Read a small result to its end; return its rows as Python values."""
     async with aclosing(result):
         chunks = [chunk.data async for chunk in result]
     return [tuple(row.values()) for row in rows(chunks)]
 
 
 _SETTINGS = frozenset({Kind.USE, Kind.SET, Kind.RESET})
-"""Statements that change nothing but settings, which are values."""
+"""Kinds of statements that change nothing but settings, which are plain values."""
 _QUERY = frozenset({"AS", "SELECT", "FROM", "VALUES", "WITH", "MAP", "REDUCE"})
 
 
 class SessionStatements:
-    """Runs statements that change a client's session. Methods raise RequestError."""
+    """Runs statements that change a client's session, such as USE, SET and temporary views.
+
+    Methods raise RequestError.
+    """
 
     def __init__(
         self,
@@ -103,9 +106,9 @@ class SessionStatements:
     async def begin(
         self, session: ClientSession, statements: Sequence[str], rights: Rights = UNBOUNDED
     ) -> None:
-        """Run the statements with which a client's session begins, unless they have run.
+        """Run the statements with which a client's session begins, unless they have run already.
 
-        Some of them have run if an earlier attempt ended in the middle.
+        If an earlier attempt ended in the middle, only the remaining ones run.
         """
         ids = BeginningIds.of(statements)
         begun = session.begun_with(ids)
@@ -126,7 +129,7 @@ class SessionStatements:
             await self._change(session, statement, SqlText(statement.sql), ids.of_number(number))
 
     async def run_session_statement(self, understood: Understood) -> Answer:
-        """Run a session statement that a client sent."""
+        """Run a statement that a client sent to change its session; return the answer."""
         session, statement = understood.session, understood.statement
         if session is None:
             raise refusal(
@@ -142,9 +145,10 @@ class SessionStatements:
     async def unless_set_already(
         self, request: Request, session: ClientSession | None, error: RequestError
     ) -> Request:
-        """Return a request that reads a setting, for one that sets it to its present value.
+        """Let a client set a reserved setting to the value that it already has.
 
-        Raises ``error``, with which the request was refused, for any other request.
+        If the request does that, returns a request that only reads the setting. For any other
+        request raises ``error``, with which it was refused.
         """
         sent = request.statement
         reserved = error.error_class == ErrorClass.RESERVED_SETTING
@@ -164,10 +168,10 @@ class SessionStatements:
     async def owned(
         self, statement: Classified, session: ClientSession | None, request_id: str = ""
     ) -> Classified:
-        """Return the statement, with class SESSION if it changes a temporary view of the session.
+        """Return the statement; its class becomes SESSION if it changes only a temporary view.
 
-        A request that the session has recorded gets this class again: a repeated DROP must not drop
-        a permanent view of the same name.
+        So does a request that the session has recorded: a repeated DROP must not drop a permanent
+        view of the same name.
         """
         if session is not None and session.has_recorded(request_id):
             return replace(statement, operation_class=OperationClass.SESSION)
@@ -189,7 +193,7 @@ class SessionStatements:
     async def _change(
         self, session: ClientSession, statement: Classified, runs: Statement, request_id: str
     ) -> list[bytes]:
-        """Run a session statement, and record what it has changed."""
+        """Run a session statement once, and record its effect in the journal; return its result."""
         # Set before it runs: it may take effect even if it fails.
         session.holds_temporaries |= statement.kind not in _SETTINGS
         try:
@@ -215,7 +219,10 @@ class SessionStatements:
         request_id: str,
         still: Callable[[], bool],
     ) -> list[bytes]:
-        """Run a session statement and record its effect; see `Sessions.changing` for errors."""
+        """Run a session statement, and record its effect in the journal, if it has one to record.
+
+        `Sessions.changing` says what happens after an error. ``still``: see `Ruling.of_session`.
+        """
         if statement.kind in _SETTINGS:
             async with session.settling:
                 return await self._set(session, statement, runs, request_id)
@@ -254,7 +261,7 @@ class SessionStatements:
 
 
 def _only_looks(statement: Classified) -> bool:
-    """True if a SET shows values, and sets nothing."""
+    """True if a SET only shows values, and sets nothing."""
     if statement.kind is not Kind.SET or "=" in statement.sql:
         return False
     words = [token.upper for token in tokenize(statement.sql) if token.kind is TokenKind.WORD]
@@ -262,7 +269,10 @@ def _only_looks(statement: Classified) -> bool:
 
 
 def _gone_meanwhile() -> RequestError:
-    """Return the error if another statement was first: the name means another object now."""
+    """Return the error for a DROP or ALTER whose temporary view is gone when it is to run.
+
+    Another statement of the session dropped the view first, so the name means another object now.
+    """
     return RequestError(
         FailureKind.AVAILABILITY,
         "another statement of the session dropped the temporary view before this one ran",
@@ -273,7 +283,7 @@ def _gone_meanwhile() -> RequestError:
 
 
 def leaves_something(kind: Kind, sql: str) -> bool:
-    """True if a session statement must run again in a recreated session.
+    """True if a session statement must run again when its session is rebuilt.
 
     CACHE alone need not; but CACHE TABLE x AS … makes a temporary view, too.
     """

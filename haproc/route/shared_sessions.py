@@ -11,16 +11,15 @@ from haproc.engine.confs import READING_POOL
 from haproc.engine.interface import Engine, Session, Settings
 
 SESSIONS_MAX: Final = 16
-"""The most sessions of a user, for analyses, and for parsing; each has settings of its own."""
+"""The most sessions of a user, of those for analyses, and of those for parsing; each session has
+other settings than the others."""
 
 
 class ReadingSessions:
-    """Spark sessions of HAProc's own in which statements are read, and can do nothing else.
+    """Spark sessions of HAProc's own in which Spark only reads statements.
 
-    They hold no temporary views, variables or functions, just like the lanes in which every
-    cluster applies the statement.
-
-    ``epoch`` counts the definitions that changed here.
+    They hold no temporary views, variables or functions, just like the lanes in which every cluster
+    applies operations. ``epoch`` counts the definitions that changed on this cluster.
     """
 
     def __init__(self, engine: Engine, epoch: Callable[[], int], now: Callable[[], float]) -> None:
@@ -34,11 +33,17 @@ class ReadingSessions:
         self._now = now
 
     async def shared(self, settings: Settings) -> Session:
-        """Return a session for analyses with these settings; new after a changed definition."""
+        """Return a session with these settings in which Spark may analyze statements.
+
+        After a definition has changed, it is a new session.
+        """
         return await self._given(self._analyzing, settings, self._epoch())
 
     async def parsing(self, settings: Settings) -> Session:
-        """Return a session for parsing: it looks nothing up, so it outlives changed definitions."""
+        """Return a session with these settings in which Spark may parse statements.
+
+        Parsing looks no tables up, so the session is the same after a definition has changed.
+        """
         return await self._given(self._parsing, settings, 0)
 
     async def _given(self, sessions: SharedSessions, settings: Settings, epoch: int) -> Session:
@@ -53,23 +58,25 @@ class ReadingSessions:
 
 
 REPLACED_S: Final = 60.0
-"""The time that a replaced session is kept for its users. Chosen: its settings may take so long."""
+"""How long a session that was replaced stays open for the requests that were given it. Chosen:
+setting its settings may take so long."""
 
 
 class SharedSessions:
-    """Sessions for requests without one of their own, by settings.
+    """Spark sessions for requests without a client session: one for all with equal settings.
 
-    They are given up after DDL, because a Spark session keeps what it has looked up. If there are
-    more than ``sessions_max``, the least recently used one is given up. It is closed a while later,
-    when its users have begun and nothing runs in it any more.
+    They are replaced after DDL, because a Spark session keeps what it has looked up. If there are
+    more than ``sessions_max``, the least recently used one is replaced. A replaced session is
+    closed a while later, when its requests have begun and nothing runs in it any more.
     """
 
     def __init__(
         self, make: Callable[[str, str], Session], sessions_max: int = SESSIONS_MAX
     ) -> None:
-        """``make`` gets a key and the user of the session; empty: all users.
+        """``make`` makes a session from a new key and its user; an empty user means all users.
 
-        ``sessions_max``: for each user, so that a user's settings push out no other user's.
+        ``sessions_max``: for each user, so that one user's settings replace no other user's
+        sessions.
         """
         self._make = make
         self._sessions_max = sessions_max
@@ -79,7 +86,11 @@ class SharedSessions:
         self._made = self._epoch = 0
 
     async def get(self, settings: Settings, epoch: int, now: float, user: str = "") -> Session:
-        """Return the user's session of these settings; ``epoch`` counts DDL."""
+        """Return the session with these settings; ``user`` is empty if all users share it.
+
+        ``epoch``: the number of applied DDL statements; if it has changed, all sessions are
+        replaced.
+        """
         if epoch != self._epoch:
             self._epoch = epoch
             for sessions in self._sessions.values():
@@ -98,7 +109,7 @@ class SharedSessions:
         return session
 
     def _close_replaced(self, now: float) -> None:
-        """Close idle sessions in tasks: no request waits for that, or cancels it."""
+        """Close replaced sessions that are idle, in tasks: no request waits for that."""
         idle = [e for e in self._replaced if now - e[1] >= REPLACED_S and not e[0].busy]
         self._replaced = [each for each in self._replaced if each not in idle]
         for session, _ in idle:

@@ -1,4 +1,4 @@
-"""Large bodies of rows: on disk while they are needed; a process reads Parquet."""
+"""Keeps large bodies of rows on disk while they are needed; a process of its own reads Parquet."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ WORKER: Final = "haproc.route.parquet_worker"
 OWN_DOING: Final = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
 )
-"""Signals that a process gets for what it did. Other signals come from outside, and show nothing
-about the rows."""
+"""Signals that end a process because of its own fault, such as a wrong memory access. Other signals
+come from outside, and show nothing about the rows."""
 
 
 class ParquetPieces(Iterator[Chunk]):
-    """Yields the pieces, or raises RequestError; blocks. `close` it, which ends the process.
+    """Reads a Parquet body in a process of its own; yields its rows in pieces.
 
-    ``descriptor``: that of the body's file, which is duplicated.
+    `__next__` blocks, and raises RequestError. `close` ends the process. ``descriptor``: that of
+    the body's file, which is duplicated.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class ParquetPieces(Iterator[Chunk]):
         self._form = form
 
     def __next__(self) -> Chunk:
-        """Return the next piece."""
+        """Return the next piece of rows; raises RequestError. StopIteration: there is none."""
         try:
             found = self._worker.exchange(self._task)
         except WorkerDiedError as error:
@@ -70,7 +71,7 @@ class ParquetPieces(Iterator[Chunk]):
         raise StopIteration if found is None else found
 
     def close(self) -> None:
-        """End the process; harmless if it is over."""
+        """End the process; does nothing if it has ended."""
         self._worker.end()  # first: the number may be another file's later
         file, self._file = self._file, None
         if file is not None:
@@ -96,33 +97,38 @@ class ParquetPieces(Iterator[Chunk]):
 
 
 WRITE_BYTES: Final = 1 << 20
-"""Bytes that are collected before they are written; chosen, not measured."""
+"""Bytes that are collected in memory before they are written to the file; chosen, not measured."""
 RECORD_BYTES_MAX: Final = 16 << 20
-"""Rows up to this size make one record, however they came; larger ones go in parts. Chosen: one
-statement can insert the rows of several records at once; parts must be collected first."""
+"""Rows up to this size go into the log as one record, whether they came as one body or not; larger
+ones are staged in parts. Chosen: one statement can insert the rows of several records at once;
+parts must be collected first."""
 
 PASSING_BYTES_MAX: Final = 24 << 20
-"""The most bytes of rows on their way into the log, from their fitting until the log has them: they
-are in memory three or four times then. Measured: a load has eight pieces under way, which took
-250 MiB without this limit. Two pieces of texts at a time keep two cores busy."""
+"""The most bytes of rows that are in memory at a time, from the check that they fit until the log
+has them: they are in memory three or four times then. Measured: a load has eight pieces under way,
+which took 250 MiB without this limit. Two pieces of texts at a time keep two cores busy."""
 _GROWS_MAX: Final = 4
-"""The assumed size of rows, in sizes of their body, up to half of all. Chosen."""
+"""The rows of a body are assumed to be this many times as large as the body, but at most half of
+`PASSING_BYTES_MAX`. Chosen."""
 PARQUET_FITS_MAX: Final = 8
-"""Bodies of Parquet that are fitted at a time, each by a process of 32 MiB (measured) beside its
-rows; the others wait. Chosen. Bodies in use later are few: one for each operation at its turn."""
+"""The most Parquet bodies that are checked at a time, each by a process of 32 MiB (measured) beside
+its rows; the others wait. Chosen. Few bodies are read later: one for each operation at its turn."""
 
 T = TypeVar("T")
 
 
 class PassingBytes:
-    """Limits bytes in memory at a time; a body that would exceed ``bytes_max`` waits, in order."""
+    """Limits the bytes of rows in memory; a body for which there is no room waits, in turn."""
 
     def __init__(self, bytes_max: int) -> None:
         self._left = self._bytes_max = bytes_max
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> int:
-        """Wait for room; return the bytes that were taken: ``size``, but at most ``bytes_max``."""
+        """Wait until there is room for ``size`` bytes, and reserve them; return the reserved bytes.
+
+        They are never more than ``bytes_max``.
+        """
         size = min(size, self._bytes_max)
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((size, turn))
@@ -136,7 +142,7 @@ class PassingBytes:
         return size
 
     def give_back(self, size: int) -> None:
-        """Give bytes back, and let waiting bodies pass for which there is room now."""
+        """Release reserved bytes; bodies that wait, and for which there is room now, may go on."""
         self._left += size
         while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= self._left):
             size, turn = self._waiting.popleft()
@@ -146,7 +152,7 @@ class PassingBytes:
 
 
 class Spools:
-    """The folder of all bodies, and each user's share of it."""
+    """The folder with the files of all bodies, and how much of the disk each user takes."""
 
     def __init__(self, folder: Path, shares: Shares, limits: Limits) -> None:
         self._folder = folder
@@ -156,16 +162,22 @@ class Spools:
         self.passing = PassingBytes(PASSING_BYTES_MAX)
 
     def clean(self) -> None:
-        """Delete an earlier process's files: some systems cannot make a file without a name."""
+        """Delete files of an earlier process: some systems cannot make a file without a name."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def begin(self, user: str, size: int | None, form: Form = ARROW) -> SpooledBody:
-        """Return an empty body; ``size``: its bytes, if known. Raises RequestError."""
+        """Make an empty body and return it.
+
+        ``size``: the bytes that will come, if known. Raises RequestError if there is no room.
+        """
         self.check(user, 0, size or 0)
         return SpooledBody(self, user, await asyncio.to_thread(self._file), form)
 
     def check(self, user: str, has: int, more: int) -> None:
-        """Raise RequestError if a body of ``has`` bytes may not grow by ``more``."""
+        """Raise RequestError if there is no room for ``more`` bytes of a body.
+
+        ``has``: the bytes that the body has already.
+        """
         if has + more > (most := self.limits.staged_bytes_max):
             raise refused(
                 ErrorClass.TOO_LARGE,
@@ -188,9 +200,10 @@ class Spools:
 
 
 class SpooledBody:
-    """One body, with one holder at first; `release` it once more than it was held.
+    """One body of rows in a file; implements `haproc.route.model.ManyRows`.
 
-    Once it is `fit` to a table, iterating gives its rows as Spark takes them.
+    It has one holder at first; `release` it once more than `hold` was called. Once it is `fit` to a
+    table, iterating over it yields its rows in the form that Spark takes.
     """
 
     def __init__(self, spools: Spools, user: str, file: IO[bytes], form: Form) -> None:
@@ -215,16 +228,19 @@ class SpooledBody:
             await self._write()
 
     async def complete(self) -> str:
-        """Write the rest; return the body's digest, after the last `append_bytes`."""
+        """Write the remaining bytes to the file; return the SHA-256 of the whole body.
+
+        To be called after the last `append_bytes`.
+        """
         await self._write()
         return self._hash.hexdigest()
 
     def hold(self) -> None:
-        """Add a holder."""
+        """Add a holder, who must call `release` later."""
         self._holders += 1
 
     def release(self) -> None:
-        """Drop a holder; without holders the body is deleted."""
+        """Remove a holder; without any holder the file is deleted."""
         self._holders -= 1
         if self._holders == 0:
             self.passed()
@@ -232,12 +248,12 @@ class SpooledBody:
             self._spools.shares.give_back(self._user, self.size)
 
     def passed(self) -> None:
-        """Note that its rows have left memory: they are in the log, or never will be."""
+        """Note that the rows are not in memory any more: the log has them, or never will."""
         passing, self._passing = self._passing, 0
         self._spools.passing.give_back(passing)
 
     async def fit(self, columns: Sequence[Column]) -> Fitted:
-        """Check that all rows fit the columns; raises RequestError if one does not.
+        """Check that all rows fit the table's columns; raises RequestError if one does not.
 
         From here on, until `passed`, its rows count as bytes in memory.
         """
@@ -254,7 +270,10 @@ class SpooledBody:
             raise
 
     async def _as_record(self) -> Fitted | None:
-        """Return the rows of a body of Arrow in one record; None if they are too many for one."""
+        """Check a body of Arrow whose rows may fit into one record.
+
+        None if they do not fit into one; then nothing is checked.
+        """
         if self.size > self._spools.limits.operation_bytes_max:
             return None
         await self._pass(self.size)
@@ -328,7 +347,7 @@ class SpooledBody:
 
 
 async def _unhurt(work: Coroutine[Any, Any, T]) -> T:
-    """Wait until a thread's work has ended, also when cancelled: it uses the file."""
+    """Wait until a thread's work has ended, even if cancelled: the thread uses the file."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

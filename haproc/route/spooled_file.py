@@ -1,4 +1,4 @@
-"""Reads the file of a body, in the HAProc or in a process that inherits the file."""
+"""Reads the file of a body of rows, in the HAProc or in a process that inherits the file."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from haproc.route.rows.lines import BLOCK_BYTES
 
 
 class SpooledFile(io.RawIOBase):
-    """Reads the file from its beginning, independently of other readers; a read has a size limit.
+    """Reads the file of a body from its beginning, independently of other readers.
 
-    ``descriptor`` is called for each read: once it is closed, its number may be another file's.
+    ``descriptor`` is called for each read: after the file is closed, its number may belong to
+    another file. ``bytes_max``: the most bytes of one read. ``kind``: the body's format, for
+    errors.
     """
 
     def __init__(
@@ -35,17 +37,20 @@ class SpooledFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Return the next position."""
+        """Return the position of the next read."""
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Set the next position, and return it."""
+        """Set the position of the next read, and return it."""
         begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         self._at = max(0, begin + offset)
         return self._at
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return the next bytes; raises RowsError, and RequestError where the disk fails."""
+        """Return the next bytes, fewer at the end.
+
+        Raises RowsError if ``size`` is more than allowed, and RequestError if the disk fails.
+        """
         if not 0 <= size <= self._bytes_max:
             more = f"a record batch has more than {self._bytes_max} bytes: send smaller ones"
             raise RowsError([f"{more}, or it is {NOT_OF_FORM[self._kind]}"])

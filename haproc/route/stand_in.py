@@ -1,4 +1,4 @@
-"""The form of a judged write in the log: its text, its query with the target, or its rows."""
+"""The form in which a judged write enters the log: its text, its query and target, or its rows."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from haproc.route.plan_questions import (
 
 MODES: Final = frozenset({Mode.SAVE_APPEND, Mode.INSERT, Mode.APPEND})
 _FIELDS: Final = frozenset({"input", "source", "table", "table_name", "mode"})
-"""The fields of a write that contains only its rows and its target."""
+"""The fields of a plan's write command that has only rows and a target, and no options."""
 _SOURCES: Final = frozenset({"", "delta"})
 _HIDING: Final = ("udt", "extension<")
-"""Parts of the texts of types that hide another type."""
+"""Parts in the texts of types that show that the real type is hidden."""
 
 
 def local_rows(plan: Any, reading: PlanReading) -> ColumnTypes | None:
-    """Return the columns of the rows that a plan appends, if it does that and nothing else.
+    """Return the columns of a plan's rows, if the plan only appends rows that it contains.
 
-    ``plan``: one that was read, with the rows that its client has sent before. Each column comes
-    with a text that names its types in Arrow and in Spark. None: the plan may do anything else.
+    Otherwise None. ``plan``: already with the rows that its client has sent before. Each column
+    comes with a text that contains its type in Arrow, or in Spark, or both.
     """
     if reading.mode not in MODES:
         return None
@@ -72,12 +72,12 @@ def local_rows(plan: Any, reading: PlanReading) -> ColumnTypes | None:
 
 
 def has_texts(columns: ColumnTypes) -> bool:
-    """True if any of the columns may hold texts, which Spark could convert."""
+    """True if any of the columns may hold texts, which Spark could convert to another type."""
     return any(may_hold_texts(types) for _, types in columns)
 
 
 def _columns(local: Any) -> ColumnTypes | None:
-    """Return the columns of a local relation; None if Spark might not take it."""
+    """Return the columns of a local relation; None if Spark might not accept it."""
     given = _of_arrow(local.data) if local.HasField("data") else None
     stated = _of_schema(local.schema) if local.HasField("schema") else None
     if (given is None and local.HasField("data")) or (stated is None and local.HasField("schema")):
@@ -103,7 +103,7 @@ def _of_arrow(data: bytes) -> ColumnTypes | None:
 
 
 def _of_schema(text: str) -> ColumnTypes | None:
-    """Return the columns of a schema in JSON, as PySpark writes it."""
+    """Return the columns in a schema's JSON text, as PySpark writes it; None if it is none."""
     try:
         fields = json.loads(text)["fields"]
         return [(str(field["name"]), json.dumps(field["type"])) for field in fields]
@@ -120,10 +120,10 @@ _NAMES: Final = frozenset({TokenKind.WORD, TokenKind.QUOTED_NAME})
 def as_written(
     judged: Judged, ref: SessionRef | None, frames: Any = None, confs: Confs = ()
 ) -> Write:
-    """Return the write for the log.
+    """Return the write for the log that a judged statement becomes.
 
-    ``ref``: the client's session, used if ``judged`` needs it. ``frames``: the plan of a text with
-    the DataFrames that it reads. ``confs``: that session's own settings.
+    ``ref``: the client's session, noted if the query needs it. ``frames``: the plan of the text
+    with its DataFrames; None if it has none. ``confs``: the session's own settings.
     """
     if judged.treatment is not Treatment.MATERIALISE:
         return SqlText(judged.sql) if frames is None else SparkPlan(with_text(frames, judged.sql))
@@ -140,12 +140,12 @@ def as_written(
 
 
 def source_query(cut: Cut) -> str:
-    """Return the query that gives the rows of a MERGE's source, and its columns."""
+    """Return the query whose rows are those of a MERGE's source, with the same columns."""
     return f"SELECT * FROM ({cut.query}\n)"
 
 
 def merge_over(cut: Cut, relation: Any) -> tuple[str, SparkPlan]:
-    """Return the MERGE ``cut`` with ``relation`` as its source: its text, and a plan to analyze."""
+    """Return the MERGE with ``relation`` in place of its source: its text, and a plan to read."""
     plan = protos.base.Plan()
     merge = wire.parsed(protos.base.Plan, _merge(cut, relation))
     plan.root.CopyFrom(merge.command.sql_command.input)
@@ -176,7 +176,10 @@ def _query(text: str, frames: Any) -> bytes:
 
 
 def _free_name(text: str) -> str:
-    """Return a name that the text does not hold: a temporary view hides tables of its name."""
+    """Return a name for the rows that no word of the text equals.
+
+    The rows become a temporary view, which would hide a table of its name.
+    """
     words = {t.text.lower().strip("`") for t in tokenize(text) if t.kind in _NAMES}
     name = ROWS
     while name in words:

@@ -1,4 +1,4 @@
-"""Results on their way to a door, piece by piece, and clients' errors for failures."""
+"""Results that are passed to a door piece by piece, and clients' errors for failures of Spark."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from haproc.failure import refused as refusal
 
 
 def refused(error: RefusedError) -> RequestError:
-    """Return the client's error for a request that is not run."""
+    """Turn a RefusedError into the RequestError that the client receives."""
     return refusal(error.error_class, error.message, error.hint)
 
 
 def timed_out(
     timeout_s: float, cluster: str, outcome: WriteOutcome = WriteOutcome.UNKNOWN
 ) -> RequestError:
-    """Return the client's error for a request whose time is over."""
+    """Return the client's error for a request whose timeout is over."""
     return RequestError(
         FailureKind.AVAILABILITY,
         f"cluster {cluster} did not finish within {timeout_s:g} s",
@@ -33,7 +33,10 @@ def timed_out(
 
 
 def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> RequestError:
-    """Return the client's error for an error of a cluster."""
+    """Turn an error of a cluster's Spark into the RequestError that the client receives.
+
+    ``outcome``: what is known of the write's effect if it is no application error.
+    """
     if isinstance(error, NoQueryError):
         return refusal(
             ErrorClass.ANALYSIS_DIFFERS,
@@ -64,7 +67,10 @@ def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> Re
 
 
 def no_query(me: str, found: str) -> RequestError:
-    """Return the error of a forwarded statement that is no query for this cluster."""
+    """Return the error for a forwarded statement that is no query by this cluster's rules.
+
+    ``found``: the class of the statement here.
+    """
     return refusal(
         ErrorClass.NO_QUERY,
         f"cluster {me} takes the statement for {found}, not for a query",
@@ -76,11 +82,11 @@ def no_query(me: str, found: str) -> RequestError:
 
 
 EMPTY = Chunk(empty_stream(), 0)
-"""The result of a statement without rows."""
+"""The only chunk of a result without rows and columns."""
 
 
 class Collected:
-    """A result that is in memory already."""
+    """A result whose Arrow streams are in memory already."""
 
     def __init__(self, chunks: Sequence[bytes]) -> None:
         self._chunks = chunks
@@ -96,7 +102,7 @@ class Collected:
 
 
 class Replayed:
-    """A result that is in memory, in the pieces that the cluster gave."""
+    """A result whose chunks, as the cluster gave them, are in memory already."""
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         self._chunks = chunks
@@ -110,9 +116,9 @@ class Replayed:
 
 
 class Resumed:
-    """A result whose first pieces are in memory; the others still come from the cluster.
+    """A result whose first chunks are in memory; the others still come from the cluster.
 
-    ``release`` is called once, when the first pieces are not needed any more.
+    ``release`` is called once, when the first chunks are not needed in memory any more.
     """
 
     def __init__(
@@ -146,7 +152,7 @@ class Resumed:
 
 
 class Running:
-    """A query's result whose first piece has arrived; raises RequestError."""
+    """A query's result whose first chunk has arrived; iterating raises RequestError."""
 
     def __init__(
         self, first: Chunk | None, rest: AsyncIterator[Chunk], stream: ResultStream, cluster: str
@@ -158,7 +164,7 @@ class Running:
 
     @classmethod
     async def begin(cls, stream: ResultStream, cluster: str) -> Running:
-        """Wait for the first piece, so that most errors come before an answer has begun."""
+        """Wait for the result's first chunk: most errors come before it, and before the answer."""
         rest = aiter(stream)
         try:
             return cls(await anext(rest, None), rest, stream, cluster)

@@ -1,1 +1,1 @@
-"""Clients' sessions: durable journals in the key-value store, adopted with a request."""
+"""Clients' sessions: their journals in the key-value store, and their adoption by HAProcs."""

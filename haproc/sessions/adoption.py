@@ -1,9 +1,9 @@
-"""Recreates a session from its journal, in an empty Spark session.
+"""Rebuilds a client's session from its journal, in an empty Spark session.
 
 Entries run in their order, each under its own settings; successive files are added in one call. A
-view gets back the columns that it had. A view or function that cannot be made is replaced, by a
-view whose rows, or a function whose calls, are an error with the reason: so no other object of its
-name takes its place. A variable that cannot be made is missing.
+view gets back the columns that it had. If a view or function cannot be made, another one takes its
+name: a view whose rows, or a function whose calls, are an error with the reason. So no other object
+of that name is used by mistake. A variable that cannot be made is missing.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from haproc.sessions.journal import (
 _LOG = logging.getLogger(__name__)
 
 FILES_BYTES_MAX: Final = 64 << 20
-"""The most bytes of files in memory while they are added; a single file may have more."""
+"""The most bytes of files that are in memory while they are added; a single file may have more."""
 REASON_CHARS: Final = 500
-"""The number of characters of Spark's error that a broken view or function shows."""
+"""The most characters of Spark's error that a broken view or function shows."""
 PARAMETERS_MAX: Final = 32
-"""The most arguments of a broken function; a call with more of them gets another error."""
+"""The most arguments of a broken function; a call with more gets another error than the reason."""
 _NO_COLUMNS: Final = (("not_rebuilt", "string"),)
-"""The columns of a broken view whose columns are unknown."""
+"""The columns of a view that stands for a broken one of which no columns are known."""
 _VALUES: Final = "haproc_value"
 
 Blob: TypeAlias = Callable[[str], Awaitable[bytes]]
@@ -55,10 +55,10 @@ async def restore(
     blob: Blob,
     timeout_s: float,
 ) -> None:
-    """Bring a session, which begins under these settings, to the state after its entries.
+    """Bring an empty Spark session to the state after all ``entries`` of a journal.
 
-    Raises EngineError for a failure of the cluster, and RequestError if an entry that is neither a
-    view nor a function can't be run again.
+    ``settings``: those with which the session begins. Raises EngineError if the cluster fails, and
+    RequestError if an entry that is neither a view nor a function cannot be run again.
     """
     place = 0
     known: frozenset[str] = frozenset()
@@ -89,7 +89,10 @@ async def restore(
 
 
 async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> None:
-    """Run an entry that makes or drops a view or function."""
+    """Run an entry that makes or drops a view or function.
+
+    If Spark refuses to make it, a broken one takes its place.
+    """
     effect = entry.effect
     kind, _, name = effect.name.partition(" ")
     statement = SqlText(entry.text) if isinstance(entry, SqlEntry) else SparkPlan(entry.plan)
@@ -114,9 +117,10 @@ async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> 
 async def _give_columns(
     fresh: Fresh, text: str, name: str, columns: tuple[tuple[str, str], ...], timeout_s: float
 ) -> None:
-    """Let a view show the columns that it had; raises EngineError if they are not there any more.
+    """Restore the columns that a view had; raises EngineError if some of them are gone.
 
-    ``text``: the statement that made it; empty: it was made of a plan.
+    ``text``: the statement that made the view; empty if a plan made it. ``columns``: names and
+    types.
     """
     now = await fresh.columns(f"SELECT * FROM {quote_name(name)}")
     found = tuple((each.name, each.type_text) for each in now)
@@ -140,7 +144,7 @@ async def _give_columns(
 
 
 def _frame(name: str, query: str) -> SparkPlan:
-    """Return the plan that makes a view of a frame, which may have a column's name twice."""
+    """Return the plan that makes a temporary view of ``query``; column names may be there twice."""
     plan = protos.base.Plan()
     view = plan.command.create_dataframe_view
     view.name, view.replace, view.input.sql.query = name, True, query
@@ -148,7 +152,7 @@ def _frame(name: str, query: str) -> SparkPlan:
 
 
 def _broken_message(kind: str, name: str, reason: str) -> str:
-    """Return the error text of a broken name."""
+    """Return the error text that a broken view or function shows; ``kind``: view or function."""
     text = " ".join(reason.split())[:REASON_CHARS]
     return (
         f"{ErrorClass.SESSION_NOT_REBUILT}: the temporary {kind} {name} could not be made anew for "
@@ -159,10 +163,11 @@ def _broken_message(kind: str, name: str, reason: str) -> str:
 async def _break_function(
     fresh: Fresh, name: str, message: str, timeout_s: float, *, of_rows: bool
 ) -> None:
-    """Make a function in place of a broken one: Spark refuses each call of it.
+    """Make a function in place of one that cannot be made: each call of it is an error.
 
-    It reads a dropped view whose name is the message, and Spark's error shows that name. So no call
-    is ever analysed, and none gives a table a column of a type that the function did not have.
+    ``message``: the error's text. The function reads a dropped view of that name, and Spark's error
+    shows the name. So no call is ever analysed, and none gives a table a column of a type that the
+    real function did not have. ``of_rows``: True if the function returns rows.
     """
     gone = quote_name(message)
     takes = ", ".join(f"a{at} STRING DEFAULT NULL" for at in range(PARAMETERS_MAX))
@@ -180,7 +185,7 @@ async def _break_function(
 async def _break_view(
     fresh: Fresh, name: str, effect: Effect, message: str, timeout_s: float
 ) -> None:
-    """Make a view in place of a broken one: its rows are an error."""
+    """Make a view in place of one that cannot be made: reading it is an error with ``message``."""
     literal = "'" + message.replace("\\", "\\\\").replace("'", "\\'") + "'"
     for columns in (effect.columns or _NO_COLUMNS, _NO_COLUMNS):
         chosen = ", ".join(f"CAST(NULL AS {kind}) AS {quote_name(each)}" for each, kind in columns)
@@ -196,9 +201,9 @@ async def _break_view(
 async def _set(
     fresh: Fresh, variables: Sequence[Variable], known: frozenset[str], timeout_s: float
 ) -> None:
-    """Give a session these variables and no others; ``known``: those that it has.
+    """Give the session these variables and no others; ``known``: the names of those it has.
 
-    A variable that cannot be made is missing, and Spark reports that wherever it is used.
+    A variable that cannot be made is missing; Spark then reports that wherever it is used.
     """
     for name in sorted(known.difference(each.name for each in variables)):
         drop = f"DROP TEMPORARY VARIABLE IF EXISTS {quote_name(name)}"
@@ -227,7 +232,7 @@ async def _declare(fresh: Fresh, variable: Variable, timeout_s: float) -> None:
 
 
 def _setting(variable: Variable) -> bytes:
-    """Return the plan that sets a variable to its value."""
+    """Return the plan that sets a session variable to its value."""
     plan: Any = protos.base.Plan()
     held = plan.command.sql_command.input.with_relations
     held.root.sql.query = (
@@ -241,7 +246,7 @@ def _setting(variable: Variable) -> bytes:
 
 
 async def _add(fresh: Fresh, entries: Sequence[ArtifactEntry], blob: Blob) -> None:
-    """Add files, about `FILES_BYTES_MAX` bytes at a time."""
+    """Add files to the Spark session, about `FILES_BYTES_MAX` bytes at a time."""
     files: list[SessionFile] = []
     size = 0
     for entry in entries:

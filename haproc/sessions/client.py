@@ -1,4 +1,4 @@
-"""One client's session on the HAProc that owns it, and the effects of statements on it."""
+"""One client's session on the HAProc that owns it, and what statements leave in it."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ _OF_VARIABLES: Final = ("DECLARE", "SET")
 
 
 async def left_by(session: ClientSession, sql: str, timeout_s: float) -> SqlEntry | VariablesEntry:
-    """Return the effect on the session of a statement that ran in it; raises EngineError.
+    """Return the journal entry for a statement that has run in the session; raises EngineError.
 
-    ``sql`` makes or drops a temporary view, function or variable, or sets variables.
+    ``sql``: the statement, which made or dropped a temporary view, function or variable, or set
+    variables.
     """
     first = next((token.upper for token in tokenize(sql)), "")
     dropped = dropped_variable(sql)
@@ -63,7 +64,7 @@ async def left_by(session: ClientSession, sql: str, timeout_s: float) -> SqlEntr
 
 
 async def left_by_plan(session: ClientSession, plan: bytes) -> PlanEntry:
-    """Return the effect on the session of a plan that ran in it; raises EngineError."""
+    """Return the journal entry for a plan that has run in the session; raises EngineError."""
     return PlanEntry(plan, await _with_columns(session, effect_of_plan(plan)))
 
 
@@ -83,7 +84,10 @@ async def _with_columns(session: ClientSession, effect: Effect) -> Effect:
 async def _variables(
     session: ClientSession, sql: str, dropped: str, timeout_s: float
 ) -> VariablesEntry:
-    """Return all variables of the session as they are now."""
+    """Return an entry with all variables of the session and their present values.
+
+    ``dropped``: the variable that the statement ``sql`` has dropped; empty if none.
+    """
     new, default = declared(sql)
     defaults = _defaults(session)
     defaults |= dict.fromkeys(new, default)
@@ -109,7 +113,7 @@ async def _variables(
 
 
 def _defaults(session: ClientSession) -> dict[str, str]:
-    """Return the session's variables with their defaults."""
+    """Return the defaults of the session's variables, by name, from the journal."""
     found: dict[str, str] = {}
     for each in session.entries:
         if isinstance(each.entry, VariablesEntry):
@@ -120,7 +124,7 @@ def _defaults(session: ClientSession) -> dict[str, str]:
 async def _values(
     session: ClientSession, defaults: Mapping[str, str], timeout_s: float
 ) -> list[Variable]:
-    """Return the present values of these variables; ``defaults``: each variable's default."""
+    """Read the present values of variables; ``defaults``: their names with their defaults."""
     query = "SELECT " + ", ".join(f"session.{quote_name(name)}" for name in defaults)
     columns = await session.spark.columns(query)
     stream = await session.spark.query(SqlText(query), timeout_s=timeout_s)
@@ -138,26 +142,30 @@ L = TypeVar("L")
 
 LEAVING_ATTEMPTS_MAX: Final = 2
 REQUESTS_REMEMBERED: Final = 64
-"""The most ids in one entry of successive changes of settings. Late copies come within seconds."""
+"""The most request ids in one entry of successive changes of settings; late copies of a request
+come within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeginningIds:
-    """The request ids of the statements that a session begins with; clients' ids have no slash."""
+    """Makes the request ids of the statements with which a session begins.
+
+    They contain a slash, so no client's id equals one.
+    """
 
     digest: str
 
     @classmethod
     def of(cls, statements: Sequence[str]) -> BeginningIds:
-        """Return the ids of these statements, in this order."""
+        """Return the ids for these statements, in this order."""
         return cls(hashlib.sha256(json.dumps([*statements]).encode()).hexdigest()[:16])
 
     def of_number(self, number: int) -> str:
-        """Return the id of one of the statements."""
+        """Return the id of the statement with this number; the first one has 0."""
         return f"begin/{self.digest}/{number}"
 
     def number(self, request_id: str) -> int | None:
-        """Return the number of the statement with this id; None if no statement has it."""
+        """Return the number of the statement that has this request id; None if none has."""
         if request_id.startswith(f"begin/{self.digest}/"):
             return int(request_id.rpartition("/")[2])
         return None
@@ -165,10 +173,10 @@ class BeginningIds:
 
 @dataclass(frozen=True, slots=True)
 class KnownSettings:
-    """Spark's answer to a question about settings.
+    """An answer of Spark about settings that is kept.
 
-    ``epoch``: the `Session.epoch` when the question was sent. ``still`` returns True if since then
-    no statement has begun to change the session.
+    ``epoch``: the `Session.epoch` when Spark was asked. ``still`` returns True if no statement has
+    begun to change the session since then.
     """
 
     response: bytes
@@ -178,9 +186,10 @@ class KnownSettings:
 
 @dataclass(slots=True, eq=False)
 class ClientSession:
-    """One client's session on this HAProc, as long as this HAProc is its owner.
+    """One client's session on this HAProc, as long as this HAProc owns it.
 
-    ``server_id``: the id that its client takes for the server's own.
+    ``server_id``: shown to Spark Connect clients as the server's own id of the session. ``known``:
+    the control keys in the store from which this HAProc knows that it is the owner.
     """
 
     key: Key
@@ -191,29 +200,29 @@ class ClientSession:
     state: StateEntry
     entries: list[Numbered] = field(default_factory=list)
     holds_temporaries: bool = False
-    """True if a temporary object was made: names may mean something else here."""
+    """True if a temporary object was made in the session, so that a name may mean that one."""
     handles: set[str] = field(default_factory=set)
-    """Objects that only this Spark session has: checkpoints and models, by their ids."""
+    """The ids of objects that only this Spark session has: checkpoints and models."""
     begun: str = ""
-    """As in `StoredSession`: it differs in another session of the same id."""
+    """As in `StoredSession`: another session of the same id has another value."""
     known_settings: dict[bytes, KnownSettings] = field(default_factory=dict)
-    """Answers about settings, by the question: a serialized ConfigRequest."""
+    """Kept answers of Spark about settings, by the question: a serialized ConfigRequest."""
     used_at: float = 0.0
     used_hour: int | None = None
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a statement changes the session and its entry is recorded: entries are in the
-    order in which they took effect."""
+    """Held while a statement changes the session, until its entry is recorded: so the entries are
+    in the order in which they took effect."""
     settling: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while settings change in Spark, until ``settings`` are the same."""
+    """Held while settings change in Spark, until ``settings`` show the change."""
     changes: int = 0
-    """The number of statements that have begun to change it, with any outcome; never falls."""
+    """How many statements have begun to change the session, with any outcome; it never falls."""
     recording: asyncio.Lock = field(default_factory=asyncio.Lock)
     superseded: list[Numbered] = field(default_factory=list)
-    """Entries that later ones replace, and that are not deleted yet."""
+    """Entries that later entries replace, and that are still in the store."""
 
     @property
     def id(self) -> str:
-        """The id that its client chose."""
+        """The session's id, as its client chose it."""
         return self.key.id
 
     @property
@@ -223,47 +232,47 @@ class ClientSession:
 
     @property
     def settings(self) -> Settings:
-        """The settings of its statements, and of its writes on every cluster."""
+        """The settings of its statements here, and of its writes on every cluster."""
         return self.state.settings
 
     @property
     def options(self) -> Options:
-        """Its settings below ``haproc.``, which Spark never sees."""
+        """The client's settings whose names begin with ``haproc.``; Spark never gets them."""
         return self.state.options
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """Its session variables as they were last read."""
+        """The session variables, with the values that the newest entry of the journal has."""
         found = [e.entry for e in self.entries if isinstance(e.entry, VariablesEntry)]
         return found[-1].variables if found else ()
 
     @property
     def next_ordinal(self) -> int:
-        """The number of its journal's entries: existing ones have lower ordinals."""
+        """The ordinal of the next journal entry: existing ones have lower ordinals."""
         return self.entries[-1].ordinal + 1 if self.entries else 0
 
     @property
     def journal_bytes(self) -> int:
-        """The bytes of its journal in the store, without files."""
+        """The bytes of its journal in the store, without the files."""
         return sum(each.size for each in self.entries)
 
     @property
     def files_bytes(self) -> int:
-        """The bytes of its files."""
+        """The bytes of its files in the store."""
         entries = [each.entry for each in self.entries]
         return sum(each.size for each in entries if isinstance(each, ArtifactEntry))
 
     async def setting(self, run: Callable[[], Awaitable[T]]) -> tuple[T, Settings]:
-        """Run a change of settings with `leaving`; return its result and the settings after it."""
+        """Run a change of settings as `leaving` does; return its result and the new settings."""
         return await self.leaving(run, self.spark.settings)
 
     async def leaving(
         self, run: Callable[[], Awaitable[T]], look: Callable[[], Awaitable[L]]
     ) -> tuple[T, L]:
-        """Run a change of the session; return its result, and the result of ``look`` after it.
+        """Call ``run``, which changes the session, then ``look``; return both results.
 
-        If Spark's session was recreated in between, the change is lost. So it runs again, once: the
-        first statement after a restart of Spark meets this. Raises EngineError.
+        If Spark's session was recreated in between, the change is lost. So both are called again,
+        once: this happens at the first statement after a restart of Spark. Raises EngineError.
         """
         for _ in range(LEAVING_ATTEMPTS_MAX):
             await self.spark.ready()
@@ -281,9 +290,9 @@ class ClientSession:
         raise EngineError(ErrorKind.AVAILABILITY, "Spark lost the session while it was changed")
 
     async def state_after(self, entry: SettingsEntry | ConfEntry, defaults: Settings) -> StateEntry:
-        """Return the state after an entry of settings; raises EngineError.
+        """Return the session's state after a change of settings; raises EngineError.
 
-        Own settings are left out if their values are those of any other session.
+        Settings of the session's own are left out if any other session has the same values.
         """
         now = after(self.state, entry, defaults)
         confs = now.settings.confs
@@ -293,17 +302,17 @@ class ClientSession:
         return StateEntry(replace(now.settings, confs=confs), now.options)
 
     def has_recorded(self, request_id: str) -> bool:
-        """True if this request has changed the session already: its client lacks only the answer.
+        """True if this request has changed the session already, and only its answer was lost.
 
-        A late copy of it must not undo later settings. Of successive changes of settings, the last
-        `REQUESTS_REMEMBERED` are known.
+        So a late copy of the request does not undo later settings. Of successive changes of
+        settings, only the last `REQUESTS_REMEMBERED` are known.
         """
         return bool(request_id) and any(request_id in each.request_ids for each in self.entries)
 
     def begun_with(self, ids: BeginningIds) -> int | None:
-        """Return the number of its first statements that have run.
+        """Return how many of the statements with which the session begins have run.
 
-        None: another request has changed the session, so all of these have run.
+        None if another request has changed the session: then all of them have run.
         """
         begun = 0
         for each in self.entries:
@@ -316,22 +325,22 @@ class ClientSession:
 
     @property
     def ends_in_settings(self) -> bool:
-        """True if the last step of its journal has room for another request id."""
+        """True if the newest journal entry has settings; request ids can be added to such a one."""
         return bool(self.entries) and isinstance(self.entries[-1].entry, StateEntry)
 
     def unchanged(self, own: int = 0) -> Callable[[], bool]:
         """Return a function that returns True until a statement begins to change the session.
 
-        ``own``: the number of changes by the caller, which do not count.
+        ``own``: how many changes the caller will make itself; they do not count.
 
-        Entries would not show it: Spark runs a statement before it is recorded, and keeps its
-        effect even if the record is refused, or another HAProc goes on with the session.
+        The journal would not show this: Spark runs a statement before it is recorded, and keeps its
+        effect even if recording fails, or another HAProc takes the session over.
         """
         now = None if self.changing.locked() else self.changes
         return lambda: now is not None and self.changes == now + own
 
     def took(self, numbered: Numbered, gone: Sequence[Numbered]) -> None:
-        """Note an entry that counts, and that the entries ``gone`` are replaced by it."""
+        """Add an entry that the store has to this copy; ``gone``: the entries that it replaces."""
         self.superseded += gone
         self.entries = [each for each in self.entries if each not in gone]
         self.entries.append(numbered)
@@ -340,7 +349,7 @@ class ClientSession:
         self.holds_temporaries |= holds_temporaries((numbered.entry,))
 
     def check_handles(self, used: frozenset[str]) -> None:
-        """Raise RequestError if a statement uses an object of a lost Spark session."""
+        """Raise RequestError if an object in ``used`` was lost with its Spark session."""
         if lost := sorted(used - self.handles):
             raise RequestError(
                 FailureKind.APPLICATION,
@@ -352,6 +361,6 @@ class ClientSession:
 
 
 def state_of(entries: Iterable[Kept], defaults: Settings) -> StateEntry:
-    """Return the state of a session after these entries."""
+    """Return the settings and options of a session with these journal entries."""
     states = [each for each in entries if isinstance(each, StateEntry)]
     return states[-1] if states else StateEntry(defaults)

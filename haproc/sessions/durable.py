@@ -1,4 +1,4 @@
-"""Sessions in the ring's store: the entries that count, and pieces of sessions' files."""
+"""Sessions in the ring's key-value store: which journal entries are valid, and pieces of files."""
 
 from __future__ import annotations
 
@@ -49,45 +49,45 @@ SESSIONS: Final = "session/"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A session's user and id."""
+    """A session's user and id; its properties are keys in the key-value store."""
 
     user: str
     id: str
 
     @property
     def prefix(self) -> str:
-        """The prefix of all keys of the session in the store."""
+        """The prefix of all keys that the store has about the session."""
         return f"{SESSIONS}{quote(self.user, safe='')}/{quote(self.id, safe='')}/"
 
     @property
     def control(self) -> str:
-        """The prefix of its adoptions' keys, and of the key that closes it."""
+        """The prefix of the keys of its adoptions, and of the key that closes it."""
         return f"{self.prefix}c/"
 
     @property
     def closed(self) -> str:
-        """The key that exists once the session is closed."""
+        """The key that the store has if the session is closed."""
         return f"{self.prefix}c/closed"
 
     def adoption(self, number: int, name: str) -> str:
-        """Return the key of an adoption."""
+        """Return the key for the adoption with this number and unique name."""
         return f"{self.control}{number:06}.{name}"
 
     def used(self, hour: int) -> str:
-        """Return the key that notes the hour of its last use."""
+        """Return the key that notes that the session was used in this hour."""
         return f"{self.prefix}u/{hour}"
 
     def needs(self, blob: str) -> str:
-        """Return the key that notes that the session needs a piece of a file."""
+        """Return the key that notes that the session needs the piece with this SHA-256."""
         return f"{self.prefix}b/{blob}"
 
     def entry(self, ordinal: int, name: str) -> str:
-        """Return the key of an adoption's entry."""
+        """Return the key of a journal entry; ``name``: the name of its writer's adoption."""
         return f"{self.prefix}e/{ordinal:06}.{name}"
 
 
 def key_of(stored: str) -> Key | None:
-    """Return the session that a key of the store belongs to."""
+    """Return the session that a key of the store belongs to; None if it is no session's key."""
     parts = stored.split("/")
     if len(parts) < 4 or f"{parts[0]}/" != SESSIONS:
         return None
@@ -96,10 +96,11 @@ def key_of(stored: str) -> Key | None:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """The record by which a HAProc takes a session over; ``name`` is unique.
+    """The record by which a HAProc takes a session over, or begins it; ``name`` is unique.
 
-    ``replaces``: the name of the adoption before; empty for a session that begins. ``afresh``: no
-    earlier entry counts any more. ``owner``: the cluster, and ``at_ms`` the time by its clock.
+    ``number``: one more than that of the adoption before. ``replaces``: the name of the adoption
+    before; empty if the session begins. ``afresh``: True if all earlier entries are not valid any
+    more. ``owner``: the cluster of the HAProc; ``at_ms``: the time by its clock.
     """
 
     number: int
@@ -112,9 +113,10 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An entry with the ids of its requests, so that no retry runs again.
+    """A journal entry as it is stored.
 
-    ``replaces``: the lowest ordinal of the entries that it replaces, which may be deleted.
+    ``request_ids``: the requests that led to it, so that no retry runs again. ``replaces``: the
+    lowest ordinal of the entries that it replaces, which may be deleted; None: it replaces none.
     """
 
     entry: Kept
@@ -129,8 +131,9 @@ RECORDS: Final[Kinds[Written | Adoption]] = Kinds(
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """An entry with its ordinal: ordinals rise, and may have gaps. ``adoption`` wrote it.
+    """A valid journal entry with its ordinal: ordinals rise, and may have gaps.
 
+    ``adoption``: the name of the adoption whose HAProc wrote it. ``size``: its bytes in the store.
     ``request_ids``, ``replaces``: as in `Written`.
     """
 
@@ -144,16 +147,16 @@ class Numbered:
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """The content of a session in the store that counts."""
+    """A session as the store has it: its owner and its valid entries."""
 
     owner: Adoption
     entries: tuple[Numbered, ...] = ()
     closed: bool = False
     known: frozenset[str] = frozenset()
-    """The control keys that this was read from."""
+    """The control keys (adoptions, closing) that were in the store when this was read."""
     begun: str = ""
-    """The name of the adoption with which it began, or began afresh: earlier entries do not
-    count."""
+    """The name of the adoption with which the session began, or last began afresh: earlier entries
+    are not valid."""
 
     @property
     def next_ordinal(self) -> int:
@@ -162,9 +165,9 @@ class StoredSession:
 
 
 def stored_session(key: Key, kept: Mapping[str, Stored]) -> StoredSession | None:
-    """Return the content of a session, given the keys below its prefix; None: no session.
+    """Read a session from ``kept``, all keys and values below its prefix; None: no such session.
 
-    Raises LogCorruptError.
+    Raises LogCorruptError if a value cannot be read.
     """
     known = frozenset(name for name in kept if name.startswith(key.control))
     chain = _chain({name: kept[name] for name in known if name != key.closed})
@@ -193,9 +196,9 @@ def stored_session(key: Key, kept: Mapping[str, Stored]) -> StoredSession | None
 
 
 def _chain(adoptions: Mapping[str, Stored]) -> list[tuple[Adoption, int]]:
-    """Return the adoptions that count, each with its revision, in order.
+    """Return the valid adoptions in order, each with its revision in the store.
 
-    An adoption counts if it replaces the last one before it that counts, or is the first.
+    An adoption is valid if it replaces the last valid one before it; the first one replaces none.
     """
     chain: list[tuple[Adoption, int]] = []
     for found in sorted(adoptions.values(), key=lambda kept: kept.revision):
@@ -207,9 +210,10 @@ def _chain(adoptions: Mapping[str, Stored]) -> list[tuple[Adoption, int]]:
 
 
 def _counts_until(chain: list[tuple[Adoption, int]]) -> dict[str, tuple[int, int | None]]:
-    """Return, for each adoption that counts, its place and the revision at which it was replaced.
+    """Return for each valid adoption its place, and the revision at which it was replaced.
 
-    The first one is that with which the session began, or began afresh.
+    That is None for the present owner. The first one is that with which the session began, or began
+    afresh.
     """
     ends = [*(revision for _, revision in chain[1:]), None]
     found: dict[str, tuple[int, int | None]] = {}
@@ -225,15 +229,15 @@ def _counts_until(chain: list[tuple[Adoption, int]]) -> dict[str, tuple[int, int
 
 BLOBS: Final = "blob/"
 PIECE_BYTES_MAX: Final = 1 << 20
-"""Bytes of a piece of a file. Chosen: a broker accepts such a message by default."""
+"""The most bytes of a piece of a file. Chosen: by default, a broker accepts such a message."""
 GRACE_MS: Final = 3_600_000
-"""The time that an unneeded copy stays. Chosen: far above the differences of clocks."""
+"""How long a copy stays that no session needs. Chosen: far more than clocks differ."""
 _LOOKS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One stored copy of a piece."""
+    """One stored copy of a piece of a file; a piece may have several."""
 
     key: str
     sha256: str
@@ -241,21 +245,21 @@ class Copy:
 
 
 def copy_of(key: str) -> Copy:
-    """Return the copy that a key describes."""
+    """Return the copy that a key of the store describes."""
     _, sha256, written = key.split("/")
     return Copy(key, sha256, int(written.partition(".")[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class Blobs:
-    """Pieces of files in the ring's store, by their SHA-256, once for all sessions that need them.
+    """Pieces of files in the key-value store, by SHA-256, once for all sessions that need them.
 
     A piece is stored in *copies*, each under a key with the time at which it was written:
-    ``blob/SHA256/MILLISECONDS.NAME``. A HAProc that needs a piece first notes that (`Key.needs`),
-    and then relies on a copy only if that is younger than half the grace; else it writes one. A
-    copy is deleted once it is older than the grace and no session needs it, or a newer one is
-    there. So a deletion never takes a copy that a HAProc relies on, even if the deletion is late,
-    or was decided by an old reading.
+    ``blob/SHA256/MILLISECONDS.NAME``. A HAProc that needs a piece first notes that (`Key.needs`).
+    Then it relies on a copy only if the copy is younger than half of `GRACE_MS`; otherwise it
+    writes a new one. A copy is deleted when it is older than `GRACE_MS` and no session needs it, or
+    a newer copy is there. So a deletion never takes a copy that a HAProc relies on, even if the
+    deletion is late, or was decided by an old reading.
 
     Methods raise RequestError.
     """
@@ -265,7 +269,7 @@ class Blobs:
     unix_ms: Callable[[], int]
 
     async def put(self, key: Key, data: bytes) -> str:
-        """Store a piece that the session needs, durably; return its SHA-256 (hex)."""
+        """Store a piece of a file for the session; return its SHA-256 (hex) once it is durable."""
         sha256 = hashlib.sha256(data).hexdigest()
         await self.need(key, sha256)
         copies = await self._copies(sha256)
@@ -276,11 +280,11 @@ class Blobs:
         return sha256
 
     async def need(self, key: Key, sha256: str) -> None:
-        """Note that the session needs a piece."""
+        """Note in the store that the session needs the piece."""
         await reached(self.store.put(key.needs(sha256), b""))
 
     async def get(self, sha256: str) -> bytes:
-        """Return a piece."""
+        """Return the bytes of a piece."""
         for _ in range(_LOOKS_MAX):
             copies = await self._copies(sha256)
             if not copies:
@@ -309,10 +313,10 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class SessionStore:
-    """Sessions in the ring's key-value store: reading, taking over, appending, closing.
+    """Reads, adopts, changes and closes sessions in the ring's key-value store.
 
-    The comment at the beginning of this module describes the keys, and which of them count. Every
-    method raises RequestError of kind availability while the store cannot be reached.
+    The comment at the beginning of this module describes the keys, and which entries are valid.
+    Every method raises RequestError of kind availability while the store cannot be reached.
 
     ``new_name`` returns a name that no adoption ever had.
     """
@@ -323,7 +327,7 @@ class SessionStore:
     unix_ms: Callable[[], int]
 
     async def load(self, key: Key) -> StoredSession | None:
-        """Return the present content of a session; None: there is no session."""
+        """Return the session as the store has it now; None if there is no such session."""
         kept = await reached(self.store.scan(key.prefix))
         try:
             return stored_session(key, kept)
@@ -331,7 +335,7 @@ class SessionStore:
             raise _unknown_version(key, error) from error
 
     async def known(self, key: Key) -> frozenset[str]:
-        """Return the control keys: of the session's adoptions, and the one that closes it."""
+        """Return the session's control keys: its adoptions, and the key that closes it."""
         return frozenset(await reached(self.store.keys(key.control)))
 
     async def adopt(
@@ -342,10 +346,11 @@ class SessionStore:
         afresh: bool = False,
         begins_with: Sequence[Kept] = (),
     ) -> StoredSession | None:
-        """Take a session over, or begin it; None if another HAProc was first.
+        """Take a session over, or begin it if ``found`` is None; return it.
 
-        ``begins_with``: the first entries of this adoption. They count from its moment on, all of
-        them or none.
+        None if another HAProc was first, or the session was closed. ``found``: what `load`
+        returned. ``begins_with``: the first entries of this adoption; all of them become valid with
+        it, or none.
         """
         number = found.owner.number + 1 if found is not None else 1
         name, replaces = self.new_name(), found.owner.name if found is not None else ""
@@ -368,17 +373,24 @@ class SessionStore:
         request_ids: tuple[str, ...] = (),
         replaces: int | None = None,
     ) -> Numbered:
-        """Make an entry durable. `known` shows afterwards if it counts."""
+        """Write a journal entry to the store; return it once it is durable.
+
+        If another HAProc has adopted the session before, the entry is not valid: `known` shows
+        that.
+        """
         data = RECORDS.to_bytes(Written(entry, request_ids, replaces))
         await self._put(key.entry(ordinal, owner.name), data)
         return Numbered(ordinal, owner.name, entry, len(data), request_ids, replaces)
 
     async def drop(self, key: Key, numbered: Numbered) -> None:
-        """Delete an entry that a later one replaces."""
+        """Delete an entry that a later entry replaces."""
         await reached(self.store.delete(key.entry(numbered.ordinal, numbered.adoption)))
 
     async def used(self, key: Key, before: int | None) -> int:
-        """Note the hour in which the session was used; return it. ``before``: the one noted."""
+        """Note in the store in which hour the session was used last; return that hour.
+
+        ``before``: the hour that this HAProc noted last; None: none.
+        """
         hour = self.unix_ms() // HOUR_MS
         if hour != before:
             await self._put(key.used(hour), b"")
@@ -387,7 +399,7 @@ class SessionStore:
         return hour
 
     async def close(self, key: Key) -> None:
-        """Close a session for good, on any HAProc."""
+        """Close a session for good, for all HAProcs."""
         await self._put(key.closed, str(self.unix_ms()).encode())
 
     async def _put(self, key: str, value: bytes) -> None:
@@ -395,7 +407,7 @@ class SessionStore:
 
 
 async def reached(call: Awaitable[_Result]) -> _Result:
-    """Return the result of a call of the store; RequestError if it can't be reached."""
+    """Await a call of the key-value store; raise RequestError if the store cannot be reached."""
     try:
         return await call
     except LogError as error:

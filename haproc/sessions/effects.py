@@ -1,12 +1,13 @@
-"""The effects of statements on a session, and the journal entries that a new entry replaces.
+"""Finds what a statement leaves in its session, and which journal entries a new one replaces.
 
 Spark decides what a statement does; this module only reads the object's name from the statement's
 first words. If the name is not certain, the entry replaces no other one: the journal then keeps
 more than it must.
 
-An older entry of the same name is deleted if nothing may rest on it. That is so if neither the new
-entry nor a later one that is kept mentions the name, or another name that may rest on it. Mentions
-are found by text alone. So a word that only looks like one keeps both entries, in their order.
+An older entry of the same name is deleted if nothing may depend on it. That is so if neither the
+new entry nor a later one that stays mentions the name, or another name that may depend on it.
+Mentions are found by text alone. So a word that only looks like the name keeps both entries, in
+their order.
 """
 
 from __future__ import annotations
@@ -31,13 +32,17 @@ from haproc.sessions.journal import (
 )
 
 WORDS_READ: Final = 12
-"""The number of a statement's first words that contain the object's name."""
+"""How many of a statement's first words are read to find the object's name."""
 RESTING_MAX: Final = 32
-"""The most names that may rest on one name. If there are more, any name may. Chosen."""
+"""The most names that may depend on one name; if there are more, any name may depend on it.
+Chosen."""
 
 
 def effect_of_sql(text: str) -> Effect:
-    """Return the effect of a statement that makes or drops a temporary view or function."""
+    """Return the `Effect` of a SQL statement that makes or drops a temporary object.
+
+    The object is a view or function. The effect has no name if that cannot be read with certainty.
+    """
     words = _Words(text)
     removes = words.take("DROP")
     if removes:
@@ -64,7 +69,7 @@ def effect_of_sql(text: str) -> Effect:
 
 
 def as_made(text: str) -> str:
-    """Return an ``ALTER VIEW … AS`` as the statement that makes its view; others unchanged.
+    """Return the CREATE statement that does the same as an ``ALTER VIEW … AS``; others unchanged.
 
     Otherwise the view would need two entries, and if one failed, the session would be broken.
     """
@@ -78,10 +83,10 @@ def as_made(text: str) -> str:
 
 
 def with_columns(text: str, name: str, columns: Sequence[str]) -> str:
-    """Return the SQL that makes the view of a statement with only these of its columns.
+    """Return the SQL that makes the view ``name`` again with only some ``columns`` of its query.
 
-    The view still looks its names up at each use. Empty: the view is not made of a query, or its
-    statement names its columns.
+    ``text``: the statement that made it. The view still looks its tables up at each use. Empty if
+    the view is not made of a query, or ``text`` names the columns.
     """
     words = _Words(text, read=None)
     if words.take("CACHE"):
@@ -103,7 +108,10 @@ def with_columns(text: str, name: str, columns: Sequence[str]) -> str:
 
 
 def effect_of_plan(plan: bytes) -> Effect:
-    """Return the effect of a plan that makes or drops a temporary view or function."""
+    """Return the `Effect` of a plan that makes or drops a temporary view or function.
+
+    The effect has no name if the plan does something else.
+    """
     try:
         message: Any = wire.parsed(protos.base.Plan, plan)
     except ValueError:
@@ -125,7 +133,7 @@ def effect_of_plan(plan: bytes) -> Effect:
 
 
 def makes_table_function(entry: SqlEntry | PlanEntry) -> bool:
-    """True if a function that an entry makes returns rows."""
+    """True if the function that an entry makes returns rows."""
     if isinstance(entry, PlanEntry):
         plan: Any = wire.parsed(protos.base.Plan, entry.plan)
         return bool(plan.command.WhichOneof("command_type") == "register_table_function")
@@ -134,7 +142,10 @@ def makes_table_function(entry: SqlEntry | PlanEntry) -> bool:
 
 
 def declared(text: str) -> tuple[tuple[str, ...], str]:
-    """Return the names that a DECLARE declares, and the expression of their default."""
+    """Return the names of the variables in a DECLARE, and the expression of their default.
+
+    Both are empty for other statements.
+    """
     words = _Words(text, read=None)
     if not words.take("DECLARE"):
         return (), ""
@@ -147,7 +158,7 @@ def declared(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def dropped_variable(text: str) -> str:
-    """Return the variable that a DROP TEMPORARY VARIABLE drops; empty for other statements."""
+    """Return the name of the variable that a statement drops; empty if it drops none."""
     words = _Words(text)
     if not (words.take("DROP") and (words.take("TEMPORARY") or words.take("TEMP"))):
         return ""
@@ -158,7 +169,7 @@ def dropped_variable(text: str) -> str:
 
 
 def superseded(entries: Sequence[Numbered], entry: Kept) -> list[Numbered]:
-    """Return the entries, in their order, that are not needed once ``entry`` follows them."""
+    """Return the entries of a journal that are not needed once ``entry`` follows them, in order."""
     found = _same(entries, entry)
     if found and _rests_on_its_name(entry, entries):
         found = []
@@ -177,7 +188,7 @@ def superseded(entries: Sequence[Numbered], entry: Kept) -> list[Numbered]:
 
 
 def _same(entries: Sequence[Numbered], entry: Kept) -> list[int]:
-    """Return the places of the entries about the same names as this one."""
+    """Return the places of the journal's entries that are about the same names as ``entry``."""
     if isinstance(entry, StateEntry | VariablesEntry):
         return [at for at, each in enumerate(entries) if type(each.entry) is type(entry)]
     if isinstance(entry, ArtifactEntry) or not entry.effect.name:
@@ -187,7 +198,10 @@ def _same(entries: Sequence[Numbered], entry: Kept) -> list[int]:
 
 
 def _rests_on_its_name(entry: Kept, entries: Sequence[Numbered]) -> bool:
-    """True if an entry may use the earlier meaning of its name, also through other names."""
+    """True if ``entry`` may use its own name in the meaning that an earlier entry gave it.
+
+    That may be directly, or through other names.
+    """
     own = names_in(entry)
     match entry:
         case SqlEntry(text):
@@ -201,7 +215,7 @@ def _rests_on_its_name(entry: Kept, entries: Sequence[Numbered]) -> bool:
 
 
 def _resting(entries: Sequence[Numbered], names: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the given names, then the names that may rest on them; None: any name may."""
+    """Return ``names``, followed by all names that may depend on them; None: any name may."""
     found = [*names]
     left = [each.entry for each in entries if isinstance(each.entry, SqlEntry | PlanEntry)]
     for name in found:  # it grows meanwhile
@@ -218,7 +232,7 @@ def _text_of(plan: bytes) -> str:
 
 
 def _is_needless(numbered: Numbered, left: Sequence[Kept]) -> bool:
-    """True if an entry only removes names that no entry makes any more."""
+    """True if an entry only drops names that no entry in ``left`` makes any more."""
     entry = numbered.entry
     return removes(entry) and not any(
         other is not entry and (mentions(other, names_in(entry)) or _name(other) == _name(entry))
@@ -227,7 +241,7 @@ def _is_needless(numbered: Numbered, left: Sequence[Kept]) -> bool:
 
 
 def removes(entry: Kept) -> bool:
-    """True if an entry removes its name."""
+    """True if the entry drops an object."""
     return isinstance(entry, SqlEntry | PlanEntry) and entry.effect.removes
 
 
@@ -236,7 +250,7 @@ def _name(entry: Kept) -> str:
 
 
 def names_in(entry: Kept) -> tuple[str, ...]:
-    """Return the names that an entry is about, without their kind, in lower case."""
+    """Return the names of the objects that an entry makes or drops, in lower case."""
     if isinstance(entry, VariablesEntry):
         return tuple(each.name for each in entry.variables)
     name = _name(entry).partition(" ")[2]
@@ -244,7 +258,7 @@ def names_in(entry: Kept) -> tuple[str, ...]:
 
 
 def mentions(entry: Kept, names: Sequence[str]) -> bool:
-    """True if an entry may rest on one of these names."""
+    """True if an entry's text contains one of these names, so that the entry may depend on it."""
     match entry:
         case SqlEntry(text):
             return _holds(text.lower(), names)
@@ -269,7 +283,7 @@ def _word(name: str) -> str:
 
 
 class _Words:
-    """A reader of a statement's first words."""
+    """Reads the words of a statement in order; each method skips what it has read."""
 
     def __init__(self, text: str, read: int | None = WORDS_READ) -> None:
         self._tokens: list[Token] = []
@@ -283,7 +297,7 @@ class _Words:
             self._tokens = []
 
     def take(self, *words: str) -> bool:
-        """Skip these keywords if they come next; True if they did."""
+        """If these keywords come next, skip them and return True; else return False."""
         here = self._tokens[self._at : self._at + len(words)]
         if [token.upper for token in here] != [*words]:
             return False
@@ -292,16 +306,16 @@ class _Words:
 
     @property
     def end(self) -> int:
-        """The end of the text that was skipped."""
+        """The position in the text after the last skipped word."""
         return self._tokens[self._at - 1].end if self._at else 0
 
     @property
     def last(self) -> int:
-        """The end of the text's last word, before a semicolon."""
+        """The position after the text's last word, before a semicolon if one follows."""
         return next((t.end for t in reversed(self._tokens) if not t.is_symbol(";")), 0)
 
     def parentheses(self) -> None:
-        """Skip the next token; if it opens parentheses, skip these with their content."""
+        """Skip the next word; if it is an opening parenthesis, skip up to the closing one."""
         depth = 0
         for at, token in enumerate(self._tokens[self._at :], self._at + 1):
             depth += token.is_symbol("(") - token.is_symbol(")")
@@ -310,7 +324,10 @@ class _Words:
                 return
 
     def behind(self, word: str) -> bool:
-        """Skip all up to the end of this word, outside of parentheses; False if it is missing."""
+        """Skip everything up to a keyword outside of parentheses, and the keyword.
+
+        False if it is missing; then the whole text is skipped.
+        """
         while self._at < len(self._tokens):
             if self.take(word):
                 return True
@@ -318,13 +335,13 @@ class _Words:
         return False
 
     def symbol(self, symbol: str) -> bool:
-        """Skip this symbol if it comes next; True if it did."""
+        """If this symbol comes next, skip it and return True; else return False."""
         found = self._at < len(self._tokens) and self._tokens[self._at].is_symbol(symbol)
         self._at += found
         return found
 
     def name(self) -> str:
-        """Skip a name; return its last part in lower case, empty if no name comes next."""
+        """Skip a name such as ``a.b``; return its last part in lower case, or an empty text."""
         last = ""
         while self._at < len(self._tokens):
             token = self._tokens[self._at]
@@ -340,7 +357,7 @@ class _Words:
         return ""
 
     def behind_default(self, text: str) -> str:
-        """Return the text after DEFAULT or an equals sign."""
+        """Return the rest of the text after DEFAULT or an equals sign; empty if neither comes."""
         depth = 0
         for token in self._tokens[self._at :]:
             depth += token.is_symbol("(") + token.is_symbol("<")

@@ -1,4 +1,4 @@
-"""The stored content of a client's session, with its settings: its *journal*."""
+"""The *journal* of a client's session: the entries from which any HAProc can rebuild it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from haproc.engine.interface import Settings
 
 
 Options: TypeAlias = tuple[tuple[str, str], ...]
-"""Names with their values, sorted."""
+"""Options of a session: names with their values, sorted by name."""
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 OPTIONS: Final = "haproc."
-"""The prefix of options' names."""
+"""The prefix of settings that are HAProc's own options and never reach Spark."""
 _TIME_ZONE: Final = "spark.sql.session.timeZone"
 _ANSI: Final = "spark.sql.ansi.enabled"
 _OF_FIELDS: Final = frozenset({_TIME_ZONE.lower(), _ANSI})
@@ -32,7 +32,10 @@ _OF_FIELDS: Final = frozenset({_TIME_ZONE.lower(), _ANSI})
 def with_confs(
     settings: Settings, options: Options, sets: Pairs, unsets: Sequence[str], defaults: Settings
 ) -> tuple[Settings, Options]:
-    """Return settings and options after some were unset, to the ring's defaults, and some set."""
+    """Return the settings and options after a client's change of some.
+
+    First those in ``unsets`` go back to the ring's ``defaults``, then those in ``sets`` are set.
+    """
     own, confs = dict(options), dict(settings.confs)
     zone, ansi = settings.time_zone, settings.ansi
     changes = [*((key, None) for key in unsets), *sets]
@@ -66,10 +69,10 @@ def settings_after(
     rows: list[tuple[object, ...]],
     defaults: Settings,
 ) -> Settings:
-    """Return the settings that a session must have after a session statement.
+    """Return the settings that a session must have after a USE, SET or RESET (``sql``).
 
-    ``found``: the cluster's present values (catalog, schema, time zone, ANSI mode); ``rows`` is the
-    statement's result: SET key=value answers with the key and its value. RESET goes back to the
+    ``found``: the cluster's present catalog, schema, time zone and ANSI mode. ``rows``: the
+    statement's result; SET key=value answers with the key and its value. RESET goes back to the
     ring's ``defaults``, not to those of one cluster.
     """
     confs = dict(before.confs)
@@ -99,21 +102,21 @@ def settings_after(
 
 
 SHOWN_CHARS: Final = 80
-"""The number of characters of an entry's text that an error shows."""
+"""The most characters of an entry's text that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsEntry:
-    """All settings of the session, after a USE, SET or RESET."""
+    """A change: the session has exactly these settings, after a USE, SET or RESET."""
 
     settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
 class ConfEntry:
-    """Settings that a client set and unset by name, as Spark Connect's Config does.
+    """A change: a client set and unset some settings by name, as Spark Connect's Config does.
 
-    Those below ``haproc.`` are the door's own options, which Spark never gets.
+    Those that begin with ``haproc.`` are HAProc's own options; Spark never gets them.
     """
 
     sets: tuple[tuple[str, str], ...] = ()
@@ -121,9 +124,9 @@ class ConfEntry:
 
 
 class StateEntry(Struct, frozen=True, tag="state"):
-    """All settings and options of the session: its state, as far as it consists of values.
+    """All settings and options of the session after a change of some.
 
-    The journal's form of SettingsEntry and ConfEntry.
+    The journal has this entry in place of a SettingsEntry or ConfEntry.
     """
 
     settings: Settings
@@ -132,11 +135,12 @@ class StateEntry(Struct, frozen=True, tag="state"):
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A statement's effect on a session.
+    """What a statement leaves in its session.
 
-    ``name``: ``view x`` or ``function x``, in lower case; empty if unknown: then the statement
-    replaces no other one. ``removes``: the name is removed. ``settings``: those under which the
-    statement ran. ``columns``: name and type of each column that a view had.
+    ``name``: ``view x`` or ``function x``, in lower case; empty if it is not known, and then the
+    entry replaces no other one. ``removes``: True if the statement drops the object. ``settings``:
+    those under which the statement ran. ``columns``: name and type of each column of a view; None:
+    not known.
     """
 
     name: str = ""
@@ -146,14 +150,14 @@ class Effect:
 
 
 class SqlEntry(Struct, frozen=True, tag="sql"):
-    """A statement that made or dropped a temporary view or function."""
+    """An entry: a SQL statement that made or dropped a temporary view or function."""
 
     text: str
     effect: Effect = Effect()
 
 
 class PlanEntry(Struct, frozen=True, tag="plan"):
-    """A plan that made or dropped a temporary view or function.
+    """An entry: a Spark Connect plan that made or dropped a temporary view or function.
 
     ``plan``: a serialized ``spark.connect.Plan``.
     """
@@ -164,9 +168,9 @@ class PlanEntry(Struct, frozen=True, tag="plan"):
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A session variable: its type and its value, an Arrow stream of one row with one column.
+    """A session variable; ``value``: an Arrow stream of one row with one column.
 
-    ``default``: the expression to which DEFAULT goes back, as it was declared; empty: NULL.
+    ``default``: the expression that DEFAULT means, as it was declared; empty: NULL.
     """
 
     name: str
@@ -176,16 +180,16 @@ class Variable:
 
 
 class VariablesEntry(Struct, frozen=True, tag="variables"):
-    """All session variables with their values, as they are from here on."""
+    """An entry: all session variables with the values that they had then."""
 
     variables: tuple[Variable, ...]
 
 
 class ArtifactEntry(Struct, frozen=True, tag="artifact"):
-    """A file that the client added, by its name there (``pyfiles/x.py``, ``cache/…``).
+    """An entry: a file that the client added; ``name``: as in the session (``pyfiles/x.py``, …).
 
-    ``blobs`` are the SHA-256 (hex) of its pieces, in order, which are stored once for all sessions;
-    ``size`` is that of all of them.
+    ``blobs``: the SHA-256 (hex) of the file's pieces, in order; each is stored once for all
+    sessions. ``size``: the bytes of the file.
     """
 
     name: str
@@ -194,13 +198,13 @@ class ArtifactEntry(Struct, frozen=True, tag="artifact"):
 
 
 Kept: TypeAlias = StateEntry | SqlEntry | PlanEntry | VariablesEntry | ArtifactEntry
-"""The entries that a journal keeps."""
+"""The kinds of entries that a journal has."""
 Entry: TypeAlias = SettingsEntry | ConfEntry | Kept
-"""A change of a session."""
+"""A change of a session, as it is given to be recorded."""
 
 
 def after(state: StateEntry, change: SettingsEntry | ConfEntry, defaults: Settings) -> StateEntry:
-    """Return the state after a change of settings; ``defaults``: the values of unset settings."""
+    """Return the state after a change of settings; ``defaults``: the ring's, for unset ones."""
     if isinstance(change, SettingsEntry):
         return StateEntry(change.settings, state.options)
     changed = with_confs(state.settings, state.options, change.sets, change.unsets, defaults)
@@ -208,7 +212,7 @@ def after(state: StateEntry, change: SettingsEntry | ConfEntry, defaults: Settin
 
 
 def with_settings(entry: Kept, settings: Settings) -> Kept:
-    """Return an entry for the journal; a statement or plan gets the settings of its run."""
+    """Return a statement's or plan's entry with ``settings`` in its effect; others unchanged."""
     match entry:
         case SqlEntry(effect=effect) | PlanEntry(effect=effect):
             return structs.replace(entry, effect=replace(effect, settings=settings))
@@ -217,12 +221,12 @@ def with_settings(entry: Kept, settings: Settings) -> Kept:
 
 
 def holds_temporaries(entries: Sequence[Kept]) -> bool:
-    """True if names may mean something else in the session than elsewhere."""
+    """True if one of the entries makes a temporary object, so that a name may mean that one."""
     return any(isinstance(entry, SqlEntry | PlanEntry | VariablesEntry) for entry in entries)
 
 
 def shown(entry: Kept) -> str:
-    """Return the name of an entry in errors."""
+    """Return the text by which an error names a journal entry."""
     match entry:
         case StateEntry():
             return "settings"

@@ -54,15 +54,15 @@ from haproc.sessions.journal import (
 _LOG = logging.getLogger(__name__)
 
 ADOPTIONS_MAX: Final = 5
-"""The most attempts of one request to adopt a session that others keep taking over."""
+"""The most attempts of one request to adopt a session that other HAProcs keep taking over."""
 _NAMES: Final = uuid.UUID("6f3b1c1e-1a1f-4c61-9d58-0c6b8d3b7f0e")
 
 
 class SparkSessions(Protocol):
-    """Makes Spark sessions: an Engine."""
+    """Makes Spark sessions; an `Engine` does."""
 
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Session:
-        """See Engine."""
+        """See `Engine`."""
         ...
 
 
@@ -70,7 +70,7 @@ class SparkSessions(Protocol):
 class Surroundings:
     """The parts of a HAProc that its sessions need.
 
-    ``caught_up`` returns once all records of the log are applied; ``now`` is the event loop's
+    ``caught_up`` returns when all records of the log are applied here; ``now``: the event loop's
     clock.
     """
 
@@ -84,7 +84,7 @@ class Surroundings:
 
 
 class Sessions:
-    """Clients' sessions on this HAProc. Methods raise RequestError."""
+    """The clients' sessions on this HAProc. Methods raise RequestError."""
 
     def __init__(
         self, around: Surroundings, store: SessionStore, blobs: Blobs, room: Shares
@@ -93,27 +93,28 @@ class Sessions:
         self._store = store
         self._blobs = blobs
         self.room = room
-        """The number of sessions of the ring, and of each user; see `haproc.sessions.upkeep`."""
+        """Limits the number of the ring's sessions, and of each user's; see
+        `haproc.sessions.upkeep`."""
         self._here: OrderedDict[Key, ClientSession] = OrderedDict()
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._left: list[Session] = []
         self._made = 0
         self.adopted = 0
-        """The number of sessions that this HAProc took over."""
+        """How many sessions this HAProc has taken over from others."""
 
     def __len__(self) -> int:
         return len(self._here)
 
     def all(self) -> list[ClientSession]:
-        """Return the sessions that this HAProc owns, as far as it knows."""
+        """Return the sessions that this HAProc owns, as far as it knows; the store is not asked."""
         return list(self._here.values())
 
     # -- entering ----------------------------------------------------------------------------
 
     async def enter(self, user: str, session_id: str, *, create: bool) -> ClientSession:
-        """Return the session; it is adopted if another HAProc had it.
+        """Return the session; this HAProc adopts it if another one owns it.
 
-        With ``create`` it begins if there is none. Raises RequestError: SESSION_UNKNOWN,
+        ``create``: True to begin it if there is none. Raises RequestError: SESSION_UNKNOWN,
         SESSION_CLOSED, TOO_MANY_SESSIONS, or one of kind availability.
         """
         key = Key(user, session_id)
@@ -124,7 +125,7 @@ class Sessions:
         return session
 
     async def begin_afresh(self, user: str, session_id: str) -> ClientSession:
-        """Return the session as an empty one, whatever it held."""
+        """Return the session as an empty one, whatever it had before; begin it if there is none."""
         key = Key(user, session_id)
         async with self._lock(key):
             self._drop(key)
@@ -139,7 +140,7 @@ class Sessions:
             return await self._adopt(key, create=create)
 
     async def _still_mine(self, session: ClientSession) -> bool:
-        """True if no other HAProc had taken the session over, or closed it, at the call."""
+        """Ask the store; return False if another HAProc adopted the session, or it is closed."""
         known = await self._store.known(session.key)
         if known == session.known:
             return True
@@ -181,7 +182,7 @@ class Sessions:
         )
 
     def _arrived(self, key: Key, stored: StoredSession, *, waits: bool) -> ClientSession:
-        """Return the session that this HAProc owns now; Spark restores it at its first use."""
+        """Make this HAProc's copy of a session that it owns; Spark rebuilds it at its first use."""
         self._make_room()
 
         async def restored(fresh: Fresh) -> None:
@@ -213,7 +214,7 @@ class Sessions:
         await restore(fresh, around.defaults, entries, self.get_blob, around.statement_s)
 
     def server_id(self, key: Key) -> str:
-        """Return the server's own id of a session, for clients: the same everywhere."""
+        """Return the server's own id of a session, for clients: every HAProc returns the same."""
         if (here := self._here.get(key)) is not None:
             return here.server_id
         return str(uuid.uuid5(_NAMES, "\0".join((self._around.ring, key.user, key.id))))
@@ -222,10 +223,10 @@ class Sessions:
 
     @contextlib.asynccontextmanager
     async def changing(self, session: ClientSession) -> AsyncIterator[None]:
-        """Hold the session while a statement changes it, until its entry is recorded.
+        """Lock the session while a statement changes it, until its entry is recorded.
 
         After any error but an application error of Spark, Spark's session may have changed: it is
-        restored from the journal before its next statement.
+        rebuilt from the journal before its next statement.
         """
         async with session.changing:
             session.changes += 1
@@ -243,12 +244,11 @@ class Sessions:
                 session.spark.outdate()  # it may have been restored before the entry was recorded
 
     async def record(self, session: ClientSession, entry: Entry, request_id: str = "") -> None:
-        """Make an entry durable that has changed the session; it counts once this returns.
+        """Write the entry for a change of the session to the journal; return once it is durable.
 
-        ``request_id``: see `ClientSession.has_recorded`.
-        An own setting with the value that it would have anyway is left out.
-        Raises RequestError SESSION_MOVED (availability: the client asks again) if another HAProc
-        has taken the session over, SESSION_CLOSED, SESSION_TOO_LARGE; and EngineError.
+        ``request_id``: see `ClientSession.has_recorded`. An own setting with its default value is
+        left out. Raises RequestError SESSION_MOVED (availability: the client asks again) if another
+        HAProc has taken the session over, SESSION_CLOSED, SESSION_TOO_LARGE; and EngineError.
         """
         if isinstance(entry, SettingsEntry | ConfEntry):
             entry = await session.state_after(entry, self._around.defaults)
@@ -267,7 +267,7 @@ class Sessions:
     async def _record(
         self, session: ClientSession, entry: Kept, gone: Sequence[Numbered], request_id: str
     ) -> None:
-        """Make an entry durable that replaces the entries ``gone``."""
+        """Append an entry that replaces the entries ``gone``, and check that it is valid."""
         key, owner, ordinal = session.key, session.owner, session.next_ordinal
         ids = [each for one in gone for each in one.request_ids] + ([request_id] * bool(request_id))
         replaces = _lowest(gone)
@@ -290,9 +290,9 @@ class Sessions:
             await self._clear(session)
 
     async def _clear(self, session: ClientSession) -> None:
-        """Delete replaced entries, the oldest first.
+        """Delete replaced entries from the store, the oldest first.
 
-        An entry that makes a name is deleted before the one that drops it. So after a failure in
+        So an entry that makes an object is deleted before the one that drops it: after a failure in
         between, the rest leads to the same session.
         """
         while session.superseded:
@@ -316,20 +316,20 @@ class Sessions:
             )
 
     async def put_blob(self, session: ClientSession, data: bytes) -> str:
-        """Make a piece of a file durable, at most PIECE_BYTES_MAX bytes; return its SHA-256.
+        """Store a piece of a file, at most PIECE_BYTES_MAX bytes; return its SHA-256.
 
-        To be called before the ArtifactEntry that names it.
+        To be called before the ArtifactEntry with this piece is recorded.
         """
         return await self._blobs.put(session.key, data)
 
     async def get_blob(self, sha256: str) -> bytes:
-        """Return a piece of a file."""
+        """Return the bytes of a piece of a file."""
         return await self._blobs.get(sha256)
 
     # -- ending, copying, rebuilding ---------------------------------------------------------
 
     async def close(self, user: str, session_id: str) -> bool:
-        """Close the session for good, on any HAProc; False if there is none."""
+        """Close the session for good, for all HAProcs; False if there is none."""
         key = Key(user, session_id)
         self._drop(key)
         async with self._lock(key):  # of two calls at once, one gives its room back
@@ -342,7 +342,7 @@ class Sessions:
         return True
 
     async def clone(self, session: ClientSession, new_id: str) -> ClientSession:
-        """Return a new session with the content of this one; SESSION_EXISTS if the id is used."""
+        """Return a new session with the same content; SESSION_EXISTS if ``new_id`` is used."""
         key = Key(session.user, new_id)
         async with self._lock(key):
             found = await self._store.load(key)
@@ -370,11 +370,11 @@ class Sessions:
         return copy
 
     async def rebuild(self, user: str, session_id: str, entries: int, begun: str) -> Session:
-        """Return a new Spark session with the entries of a session below an ordinal.
+        """Return a new Spark session with a session's first entries, to compute rows in it.
 
-        ``entries``: the ordinal. ``begun``: see `StoredSession`; a session that began afresh since
-        has other ordinals. The new one is for computing rows; the caller closes it. Raises
-        EngineError, too.
+        ``entries``: an ordinal; lower ones are taken. ``begun``: see `StoredSession`; RequestError
+        if the session began afresh since, or those entries were replaced. The caller closes the
+        result. Raises EngineError, too.
         """
         key = Key(user, session_id)
         found = await self._store.load(key)
@@ -404,7 +404,7 @@ class Sessions:
     # -- what is here ------------------------------------------------------------------------
 
     async def sweep(self) -> None:
-        """Close idle Spark sessions that are not needed here any more."""
+        """Give up this HAProc's copies of long unused sessions; close Spark sessions given up."""
         idle_from = self._around.now() - self._around.limits.session_here_s
         for session in list(self._here.values()):
             if session.used_at < idle_from and not session.spark.busy:
@@ -430,7 +430,7 @@ class Sessions:
             )
 
     def _make_room(self) -> None:
-        """Forget the least recently used session here, if there are too many."""
+        """If this HAProc has too many sessions, give up its copy of the least recently used one."""
         if len(self._here) < self._around.limits.sessions_max:
             return
         for session in self._here.values():
@@ -444,7 +444,7 @@ class Sessions:
             self._leave(session)
 
     def _leave(self, session: ClientSession) -> None:
-        """Forget this HAProc's copy of a session; its Spark session is given up when it is idle."""
+        """Forget this HAProc's copy of a session; `sweep` closes its Spark session when idle."""
         if self._here.get(session.key) is session:
             del self._here[session.key]
             self._left.append(session.spark)
@@ -454,14 +454,14 @@ class Sessions:
 
 
 def _lowest(gone: Sequence[Numbered]) -> int | None:
-    """Return the lowest ordinal of these entries (not of settings) and of those they replaced."""
+    """Return the lowest ordinal of these entries, settings aside, and of those they replaced."""
     ordinals = [each.ordinal for each in gone if not isinstance(each.entry, StateEntry)]
     ordinals += [each.replaces for each in gone if each.replaces is not None]
     return min(ordinals, default=None)
 
 
 def unknown(session_id: str) -> RequestError:
-    """Return the error of a session that the ring does not have."""
+    """Return the error for a session that the ring does not have."""
     return refused(
         ErrorClass.SESSION_UNKNOWN,
         f"the ring has no session {session_id!r}",
@@ -470,7 +470,7 @@ def unknown(session_id: str) -> RequestError:
 
 
 def closed(key: Key) -> RequestError:
-    """Return the error of a session that was closed."""
+    """Return the error for a session that was closed."""
     return refused(
         ErrorClass.SESSION_CLOSED,
         f"session {key.id!r} was closed",
@@ -479,7 +479,7 @@ def closed(key: Key) -> RequestError:
 
 
 def moved(key: Key) -> RequestError:
-    """Return the error of a change that came after another HAProc's adoption."""
+    """Return the error for a change of a session that another HAProc had adopted before."""
     return RequestError(
         FailureKind.AVAILABILITY,
         f"another HAProc has taken session {key.id!r} over; the step has no effect",

@@ -1,4 +1,4 @@
-"""The ring's sessions beside clients' requests: counted, listed, closed, deleted, rebuilt."""
+"""Counts, lists, closes, deletes and rebuilds the ring's sessions, besides clients' requests."""
 
 from __future__ import annotations
 
@@ -34,22 +34,19 @@ from haproc.sessions.journal import ArtifactEntry
 from haproc.sessions.sessions import Sessions, unknown
 
 LISTED_MAX: Final = 1000
-"""The most sessions in one answer; each is read from the store."""
+"""The most sessions in one answer, because each is read from the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The ring's sessions as operators see and close them.
-
-    Methods raise RequestError.
-    """
+    """Lists and closes the ring's sessions for operators. Methods raise RequestError."""
 
     store: KeyValueStore
     durable: SessionStore
     sessions: Sessions
 
     async def listed(self, start: int, limit: int) -> Mapping[str, Json]:
-        """Return a page of the open sessions, by user and id; ``total`` counts all of them."""
+        """Return a page of the open sessions, by user and id; ``total``: the number of all."""
         found = found_in(await reached(self.store.keys(SESSIONS)))
         keys = [key for key, each in found.items() if each.is_session(key)]
         keys.sort(key=lambda key: (key.user, key.id))
@@ -62,7 +59,7 @@ class Listing:
         return {"sessions": found_sessions, "total": len(keys)}
 
     async def close(self, user: str, session_id: str) -> Mapping[str, Json]:
-        """Close a session, on any HAProc; RequestError if there is none."""
+        """Close a session for good, for all HAProcs; RequestError if there is no open one."""
         if not await self.sessions.close(user, session_id):
             error = unknown(session_id)
             error.message = f"{user!r} has no open session {session_id!r}"
@@ -90,12 +87,11 @@ def _described(key: Key, found: SessionKeys, stored: StoredSession) -> Json:
 
 
 def rebuilding(sessions: Sessions) -> Rebuild:
-    """Return a function that rebuilds a session from its journal, only for computing rows.
+    """Return a function that rebuilds a session from its journal, to compute a write's rows in it.
 
-    A session that is closed, or was begun afresh, is gone for good, and so is the write. If Spark
-    refuses a step at the write's place, it does so on every cluster, as with the query itself:
-    another attempt would only delay the operations behind it. An unreachable store proves neither,
-    so its error is not final.
+    If the session is closed, or was begun afresh, it is gone for good, and so is the write. If
+    Spark refuses a journal entry, it does so on every cluster: another attempt would only delay the
+    operations behind the write. If the store cannot be reached, HAProc tries again.
     """
 
     async def rebuild(ref: SessionRef) -> Session:
@@ -119,14 +115,18 @@ logger = logging.getLogger(__name__)
 
 UPKEEP_S: Final = 60.0
 CLOSED_KEPT_MS: Final = 3_600_000
-"""The time for which a closed session is known as closed. Chosen: longer than clients retry."""
+"""How long the store still has the key of a closed session. Chosen: longer than clients retry."""
 DELETIONS_MAX: Final = 2000
-"""The most deletions in one pass; the next one deletes the rest."""
+"""The most keys that one check deletes; the next check deletes the rest."""
 
 
 @dataclass(slots=True)
 class SessionKeys:
-    """The facts about one session that its keys show."""
+    """What the keys of a session in the store show, without their values.
+
+    ``control``: keys of adoptions and of closing. ``others``: all other keys. ``used_hour``: the
+    last hour of use; None: not noted. ``blobs``: the SHA-256 of the pieces of files it needs.
+    """
 
     control: set[str] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
@@ -134,16 +134,16 @@ class SessionKeys:
     blobs: set[str] = field(default_factory=set)
 
     def closed(self, key: Key) -> bool:
-        """True if it is closed for good."""
+        """True if the session ``key`` is closed for good."""
         return key.closed in self.control
 
     def is_session(self, key: Key) -> bool:
-        """True if it is a session, and open."""
+        """True if the session ``key`` was begun and is not closed."""
         return bool(self.control) and not self.closed(key)
 
 
 def found_in(keys: Iterable[str]) -> dict[Key, SessionKeys]:
-    """Return the facts about each session."""
+    """Return, for each session that has keys in the store, what these show."""
     found: dict[Key, SessionKeys] = defaultdict(SessionKeys)
     for stored in keys:
         key = key_of(stored)
@@ -159,7 +159,11 @@ def found_in(keys: Iterable[str]) -> dict[Key, SessionKeys]:
 
 
 def deletable(copies: Iterable[Copy], needed: frozenset[str], now_ms: int) -> list[str]:
-    """Return the copies of files' pieces that no session needs; `durable` says why it is safe."""
+    """Return the keys of the copies of files' pieces that may be deleted.
+
+    These are old, and no session needs them, or there is a newer copy. `Blobs` says why this is
+    safe.
+    """
     newest: dict[str, Copy] = {}
     old: list[Copy] = []
     for copy in sorted(copies, key=lambda each: each.written_ms):
@@ -171,10 +175,10 @@ def deletable(copies: Iterable[Copy], needed: frozenset[str], now_ms: int) -> li
 
 
 class Upkeep:
-    """The sessions in the store, checked every minute: counted, closed, deleted.
+    """Checks the ring's sessions every minute: counts them, closes idle ones, deletes closed ones.
 
-    Every HAProc does this by itself: a session that one deletes is gone for all. The keys suffice
-    (`durable`), so no journal is read for it.
+    Every HAProc does this by itself: a session that one deletes is gone for all. The keys in the
+    store are enough, so no journal is read for it.
     """
 
     def __init__(
@@ -192,10 +196,10 @@ class Upkeep:
         self._unix_ms = unix_ms
         self._without_use: dict[Key, int] = {}
         self.total = 0
-        """The open sessions of the ring at the last check."""
+        """The number of the ring's open sessions at the last check."""
 
     async def run_forever(self) -> NoReturn:
-        """Check the store at intervals, until cancelled."""
+        """Check the store every minute, until cancelled."""
         while True:
             with contextlib.suppress(RequestError):  # the next pass will do
                 await self.look()
@@ -233,7 +237,10 @@ class Upkeep:
         self._sessions.room.set(of_user)
 
     def _idle(self, key: Key, found: SessionKeys, now_ms: int) -> bool:
-        """True if it was unused for too long; without a key of its use, since it was first seen."""
+        """True if a session was not used for too long.
+
+        Without a noted hour of use, the time counts from when this HAProc first saw its keys.
+        """
         hour = now_ms // HOUR_MS
         used = found.used_hour
         if used is None:

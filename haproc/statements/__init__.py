@@ -1,1 +1,1 @@
-"""Statements of every door: those that run, and results that are kept and fetched."""
+"""Statements from every door: runs them, and keeps their results until clients fetch them."""

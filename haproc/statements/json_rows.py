@@ -1,4 +1,4 @@
-"""Arrow values as JSON_ARRAY writes them: every value is a string or null.
+"""Converts Arrow values to the format JSON_ARRAY: every value is a string or null.
 
 Numbers are written in full, timestamps as ISO 8601 (TIMESTAMP in UTC with ``Z``, TIMESTAMP_NTZ
 without), binary as base64, intervals as Spark writes them. Nested values are JSON text: integers,
@@ -37,7 +37,7 @@ class UnknownTypeError(Exception):
 
 
 def rows_of(data: bytes) -> tuple[pa.Schema, list[tuple[str | None, ...]]]:
-    """Return the schema and the rows of an Arrow IPC stream."""
+    """Return the schema of an Arrow IPC stream, and its rows as texts."""
     with pa.ipc.open_stream(data) as reader:
         schema = reader.schema
         rows: list[tuple[str | None, ...]] = []
@@ -47,7 +47,7 @@ def rows_of(data: bytes) -> tuple[pa.Schema, list[tuple[str | None, ...]]]:
 
 
 def dumps(rows: Sequence[Sequence[str | None]]) -> bytes:
-    """Return rows as JSON text."""
+    """Return rows of texts as JSON."""
     return json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
@@ -70,7 +70,10 @@ def _column(values: pa.Array, field: pa.Field) -> list[str | None]:
 
 
 def texts(array: pa.Array, kind: pa.DataType) -> list[str | None]:
-    """Return a column's values as text; ``kind`` is its type as the result's schema names it."""
+    """Return a column's values as texts; ``kind``: its type in the result's schema.
+
+    Raises UnknownTypeError.
+    """
     if kind.id == pa.lib.Type_INTERVAL_MONTHS:
         return list(_values(array, kind))
     types = pa.types
@@ -87,7 +90,10 @@ def texts(array: pa.Array, kind: pa.DataType) -> list[str | None]:
 
 
 def _values(array: pa.Array, kind: pa.DataType) -> list[Any]:
-    """Return Python values, or texts for types of which Python's values would lose something."""
+    """Return a column's values as Python values, or as texts if Python would lose a part of them.
+
+    Raises UnknownTypeError.
+    """
     if pa.types.is_date32(kind):
         days = array.view(pa.int32()).to_pylist()
         return [None if v is None else date_text(v) for v in days]
@@ -158,7 +164,7 @@ def _structs(array: pa.StructArray, kind: pa.DataType) -> list[Any]:
 
 
 def _text(value: Any) -> str | None:
-    """Return the text of a column's value."""
+    """Return the text of one value of a column; None for NULL."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -178,7 +184,7 @@ def _text(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a nested value with JSON's own types where they lose nothing."""
+    """Convert a nested value to JSON's own types where they lose nothing, else to texts."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -191,7 +197,10 @@ def _plain(value: Any) -> Any:
 
 
 def _float(written: str) -> str:
-    """Return a float's text: special values as in Spark, whole numbers with ``.0``."""
+    """Return a float's text as in Spark: ``NaN``, ``Infinity``, ``1.0`` for whole numbers.
+
+    ``written``: its text as Arrow or Python writes it.
+    """
     special = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(written)
     if special is not None:
         return special
@@ -214,7 +223,7 @@ def _year_month(months: int) -> str:
 
 
 def _calendar(value: pa.MonthDayNano) -> str:
-    """Return an interval of months, days and microseconds as Spark writes it."""
+    """Return an interval of months, days and nanoseconds as Spark writes it."""
     years, months = _divided(value.months, 12)
     micros = value.nanoseconds // 1000
     seconds, fraction = _divided(micros, _SECOND_US)
@@ -236,7 +245,7 @@ def _calendar(value: pa.MonthDayNano) -> str:
 
 
 def _divided(number: int, by: int) -> tuple[int, int]:
-    """Return the quotient and the remainder, both with the number's sign."""
+    """Divide; return the quotient and the remainder, both with the sign of ``number``."""
     quotient, rest = divmod(abs(number), by)
     return (-quotient, -rest) if number < 0 else (quotient, rest)
 

@@ -1,4 +1,4 @@
-"""Types of results in Arrow and as Spark's text, and values without a plain form."""
+"""The types of results, in Arrow and as Spark's text; VARIANTs and special values as texts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def date_text(days: int) -> str:
 
 
 def timestamp_text(micros: int, zone: str = "") -> str:
-    """Return the time ``micros`` microseconds after 1970-01-01, followed by ``zone``."""
+    """Return the time ``micros`` microseconds after 1970-01-01 in ISO 8601, with ``zone``."""
     days, rest = divmod(micros, _DAY_US)
     unit = "microseconds" if micros % 1000 else "milliseconds"
     time = (_MIDNIGHT + datetime.timedelta(microseconds=rest)).time()
@@ -61,9 +61,10 @@ _DECIMAL_BYTES: Final = {8: 4, 9: 8, 10: 16}
 
 
 def json_of(value: bytes, metadata: bytes) -> str:
-    """Return the value as JSON; raises ValueError for bytes that are no VARIANT.
+    """Return a VARIANT, given by its two binary values, as JSON text.
 
-    Dates, times and binary are texts, as in a result's other columns.
+    Raises ValueError if the bytes are no VARIANT. Dates, times and binary in it become texts, as in
+    a result's other columns.
     """
     try:
         return _json(value, 0, _names(metadata))
@@ -93,7 +94,7 @@ def _json(value: bytes, at: int, names: list[str]) -> str:
 
 
 def _object(value: bytes, at: int, info: int) -> Iterator[tuple[int, int]]:
-    """Yield the number of each field's name, and the offset of its value."""
+    """Yield, for each field of a VARIANT object, the number of its name and its value's offset."""
     offset, number, large = (info & 3) + 1, (info >> 2 & 3) + 1, info >> 4 & 1
     count = _unsigned(value, at, 4 if large else 1)
     numbers = at + (4 if large else 1)
@@ -107,7 +108,7 @@ def _object(value: bytes, at: int, info: int) -> Iterator[tuple[int, int]]:
 
 
 def _array(value: bytes, at: int, info: int) -> Iterator[int]:
-    """Yield the offset of each item."""
+    """Yield the offset of each item of a VARIANT array."""
     offset, large = (info & 3) + 1, info >> 2 & 1
     count = _unsigned(value, at, 4 if large else 1)
     offsets = at + (4 if large else 1)
@@ -213,11 +214,11 @@ _NAMES: Final = {
 }
 _SYNONYMS: Final = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}
 _HEAD: Final = re.compile(r"([a-z_]+)(?:\(\s*(\d+)\s*(?:,\s*(-?\d+)\s*)?\))?")
-"""The name of the outermost type, and a DECIMAL's precision and scale."""
+"""Matches the name of a type (of the outermost one), and a DECIMAL's precision and scale."""
 
 
 def manifest_column(column: Column, position: int) -> dict[str, Json]:
-    """Return a column as ``manifest.schema.columns`` lists it."""
+    """Return a column in the form of the ``manifest.schema.columns`` of an answer."""
     text = column.type_text.strip().lower()
     found = _HEAD.match(text)
     name, precision, scale = found.groups() if found else (text, None, None)
@@ -237,7 +238,7 @@ def manifest_column(column: Column, position: int) -> dict[str, Json]:
 
 
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
-    """Return the columns of a result with this Arrow schema."""
+    """Return the columns of a result, with Spark's types, by its Arrow schema."""
     return tuple(Column(field.name, text_of(field.type), field.nullable) for field in schema)
 
 
@@ -263,7 +264,7 @@ _SIMPLE: Final = {
 
 
 def text_of(kind: pa.DataType) -> str:
-    """Return the Spark type, as text, of a result's Arrow type."""
+    """Return the Spark type, as text, of a result's column with this Arrow type."""
     simple = _SIMPLE.get(kind)
     if simple is not None:
         return simple
@@ -300,23 +301,24 @@ def _quoted(name: str) -> str:
 
 
 NOTE: Final = b"haproc.type"
-"""The key of a field's metadata under which clients find the original type of its values."""
+"""The key in an Arrow field's metadata under which clients find the type that its values had in
+Spark."""
 VARIANT: Final = b"variant"
 
 
 def is_variant(kind: pa.DataType) -> bool:
-    """True if Spark's values of this type are VARIANTs."""
+    """True if Spark's values of this Arrow type are VARIANTs."""
     return pa.types.is_struct(kind) and any((each.metadata or {}).get(VARIANT) for each in kind)
 
 
 def holds(kind: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
-    """True if the test is true for a type, or for a type inside it."""
+    """True if ``test`` is true for this type, or for a type inside it."""
     inner = (kind.field(at).type for at in range(kind.num_fields))
     return test(kind) or any(holds(each, test) for each in inner)
 
 
 def readable(data: bytes) -> bytes:
-    """Return an Arrow stream with JSON text for its VARIANTs; the same one if it has none."""
+    """Return an Arrow stream with its VARIANTs as JSON text; unchanged if it has none."""
     with pa.ipc.open_stream(data) as reader:
         schema = reader.schema
         if not any(holds(field.type, is_variant) for field in schema):
@@ -354,7 +356,11 @@ def _readable_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _made(array: pa.Array, kind: pa.DataType, target: pa.DataType) -> pa.Array:
-    """Return an array of type ``kind``, with months as numbers, converted to type ``target``."""
+    """Return ``array`` with its VARIANTs as JSON text.
+
+    ``kind``: its type, ``target``: the type afterwards. Month intervals in it are stored as
+    numbers.
+    """
     if is_variant(kind):
         return pa.array(_jsons(array), pa.string())
     if kind == target:
@@ -370,10 +376,10 @@ def _made(array: pa.Array, kind: pa.DataType, target: pa.DataType) -> pa.Array:
 
 
 def _children(array: pa.Array) -> list[pa.Array]:
-    """Return the arrays inside, whole: a batch of a stream begins at its arrays' beginning.
+    """Return the arrays of the values inside a list, map or struct, whole.
 
-    The fields of a struct that is NULL are NULL, too: bytes in the place of a field that is never
-    NULL are no value then.
+    They need no cutting: a batch that came in a stream begins where its arrays begin. In a struct
+    that is NULL, the fields become NULL, too: bytes in their place are no values then.
     """
     if pa.types.is_struct(array.type):
         return list(array.flatten())

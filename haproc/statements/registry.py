@@ -42,18 +42,19 @@ from haproc.statements.request_admission import Held, Permit, RequestAdmission
 from haproc.statements.store import OVERHEAD_BYTES, Collector, ResultStore
 
 STATEMENTS_KEPT_MAX: Final = 10_000
-"""The most finished statements that are remembered; chosen, not measured."""
+"""The most ended statements that are remembered; chosen, not measured."""
 FETCH_PAUSE_MAX_S: Final = 30.0
-"""A drain does not wait for a result of which no part was asked for in this time. Chosen."""
+"""A HAProc that is drained does not wait for a result of which no part was asked for in this time.
+Chosen."""
 _CANCEL_WAIT_S: Final = 5.0
 _FORGOTTEN: Final = SentSql("")
-"""In place of a statement's text, once it is over or if it was never here."""
+"""Takes the place of a statement's text when it has ended, or if its text was never known here."""
 _Found = TypeVar("_Found", bound=Fit | Answer)
 _Ask: TypeAlias = Callable[[Request], Awaitable[_Found]]
 
 
 class Registry:
-    """Runs, finds, cancels and forgets statements."""
+    """Runs statements, and finds, cancels and forgets them."""
 
     def __init__(
         self,
@@ -76,9 +77,11 @@ class Registry:
         self.request_admission = request_admission
 
     async def submit(self, understood: StatementRequest, held: Held | None = None) -> Execution:
-        """Return the execution of this request: a new one, or the one that has its id.
+        """Return the statement of this request id if it is known, else start a new one.
 
-        ``held``: the memory that the request takes; only a new execution keeps it.
+        A known one that has ended is replaced if it may run again (`Execution.repeatable`), or if
+        this request needs another answer (`asks_for_other`). ``held``: the memory that the request
+        takes; a new statement takes it over. Raises RequestError.
         """
         request = understood.request
         await self._wait_for_another(understood)
@@ -103,17 +106,17 @@ class Registry:
     def stream(
         self, request: Request
     ) -> contextlib.AbstractAsyncContextManager[tuple[Execution, Answer]]:
-        """Run a statement whose result the current task passes on; raises RequestError."""
+        """Run a statement whose result the current task sends on; raises RequestError."""
         return self.having(request, self._service.execute)
 
     @contextlib.asynccontextmanager
     async def having(
         self, request: Request, ask: _Ask[_Found]
     ) -> AsyncIterator[tuple[Execution, _Found]]:
-        """Yield the service's answer to a request, until the current task has used it.
+        """Ask the service for the answer to a request; yield it while the current task uses it.
 
-        Two requests of one id start one after the other, so that the second one finds the records
-        of the first one.
+        Two requests of one id are asked one after the other, so the second one finds what the first
+        one left in the log. Raises RequestError, EngineError.
         """
         started_s = time.monotonic()
         label, outcome = "unknown", "ok"
@@ -170,7 +173,10 @@ class Registry:
             del self._streams[execution.key]
 
     async def wait(self, execution: Execution, timeout_s: float | None) -> bool:
-        """Wait for the end; False after the time. A query without waiting clients is cancelled."""
+        """Wait for the statement's end; False after ``timeout_s``.
+
+        A query is cancelled when its last waiting client goes away.
+        """
         assert execution.task is not None
         if execution.task.done():
             return True
@@ -191,7 +197,7 @@ class Registry:
             execution.waiters -= 1
 
     async def cancel(self, execution: Execution) -> Revoked:
-        """Cancel a query; revoke a write, which may be in the log already."""
+        """Cancel a query, or revoke a write that the log may have; return what became of it."""
         execution.cancels += 1
         await asyncio.sleep(0)  # a task that is cancelled before it begins cleans nothing up
         task, canceled = execution.task, Revoked(None, Fate.CANCELED)
@@ -212,17 +218,17 @@ class Registry:
         return found
 
     async def take_back(self, key: Key) -> Revoked:
-        """Cancel or revoke the statement of this id, see `cancel`."""
+        """Do as `cancel` for the statement with this user and id, if it runs."""
         known = self._running.get(key) or self._streams.get(key)
         return Revoked(None, Fate.ENDED) if known is None else await self.cancel(known)
 
     def goes_on(self, key: Key) -> bool:
-        """True if a statement of this id runs that cannot be cancelled any more."""
+        """True if a statement with this user and id runs, and cannot be cancelled any more."""
         known = self._running.get(key) or self._streams.get(key)
         return known is not None and not self._may_cancel(known)
 
     def find(self, statement_id: str, user: str) -> Execution:
-        """Return a statement of this user; raises RequestError."""
+        """Return a user's statement that is known here or in the log; raises RequestError."""
         self.purge()
         key = (user, statement_id)
         execution = self._running.get(key) or self._streams.get(key) or self._finished.get(key)
@@ -239,7 +245,7 @@ class Registry:
         return execution
 
     def _recall(self, statement_id: str, user: str) -> Execution | None:
-        """Return a new execution for a write in the log, from any door; None: the log has none."""
+        """Return a new execution for a write that was read from the log; None: none was."""
         try:
             permit = self.request_admission.enter(user)
         except RequestError as error:
@@ -265,7 +271,7 @@ class Registry:
         execution.task = asyncio.create_task(self._run(execution, permit, answer))
 
     def find_link(self, secret: str) -> Execution:
-        """Return the statement with this secret in its result links; raises RequestError."""
+        """Return the statement whose result has links with this secret; raises RequestError."""
         self.purge()
         execution = self._links.get(secret)
         if execution is None:
@@ -278,20 +284,20 @@ class Registry:
         return execution
 
     def delivered(self, execution: Execution, index: int) -> None:
-        """Note that a chunk was handed to the client."""
+        """Note that the client has received the chunk ``index`` of a result."""
         execution.undelivered.discard(index)
         if execution.finished and not execution.undelivered and execution.key in self._finished:
             self._delivered[execution.key] = execution
 
     def unfetched(self) -> int:
-        """Return the number of kept results that clients are fetching, or may fetch soon."""
+        """Return how many kept results clients are fetching now, or may fetch soon."""
         self.purge()
         since_s = time.monotonic() - FETCH_PAUSE_MAX_S
         kept = self._finished.values()
         return sum(1 for execution in kept if execution.undelivered and execution.asked_s > since_s)
 
     def purge(self) -> None:
-        """Forget expired statements."""
+        """Forget the ended statements whose time is over, with their results."""
         now = time.monotonic()
         while self._finished:
             oldest = next(iter(self._finished.values()))
@@ -300,7 +306,7 @@ class Registry:
             self._forget(oldest)
 
     async def aclose(self) -> None:
-        """Cancel running statements, and delete kept results."""
+        """Cancel all running statements, and delete all kept results."""
         await asyncio.sleep(0)  # as in `cancel`
         tasks = [e.task for e in self._running.values() if e.task is not None]
         for task in tasks:
@@ -312,10 +318,10 @@ class Registry:
         self.store.clean()
 
     async def _wait_for_another(self, understood: StatementRequest) -> None:
-        """Wait for the end of a running request of this id, if its answer does not fit the new one.
+        """Wait for a running request with the same id if its answer would not do for the new one.
 
-        That is so if the running request streams its result to another client, or is a write with
-        another write concern or of another attempt of the job.
+        It would not do if it is streamed to another client, or if it belongs to a write with
+        another write concern or of another attempt of a job.
         """
         while known := self._running.get(understood.request.key):
             streamed = known.delivery is None and understood.delivery is not None
@@ -331,7 +337,7 @@ class Registry:
             _check_same(kept, request)
 
     async def _wait_for_end(self, known: Execution, request: Request) -> None:
-        """Wait for an earlier request of this id to end; its cancel cancels this request, too."""
+        """Wait for the end of an earlier request of this id; if cancelled, this one is, too."""
         _check_same(known, request)
         assert known.task is not None
         cancels = known.cancels
@@ -348,7 +354,7 @@ class Registry:
         return self._service.only_reads(execution.request) is not False
 
     async def _asked(self, execution: Execution, permit: Permit, ask: _Ask[_Found]) -> _Found:
-        """Return the answer to a streamed statement."""
+        """Ask the service for the answer to a statement whose result is streamed."""
         try:
             answer = await ask(await self._in_turn(execution, permit))
             execution.take(answer)
@@ -366,7 +372,7 @@ class Registry:
                 self._streams[execution.key] = execution
 
     async def _in_turn(self, execution: Execution, permit: Permit) -> Request:
-        """Wait for the request's turn; return the request with its remaining time."""
+        """Wait for the permit to run; return the request with the time that is left."""
         request = execution.request
         waited_s = await permit.reached(request.timeout_s)
         execution.state = StatementState.RUNNING
@@ -409,7 +415,7 @@ class Registry:
         await collector.collect(answer)
 
     def failure(self, execution: Execution, error: Exception) -> RequestError:
-        """Return the client's error for an error of this execution."""
+        """Turn an error of this statement into the RequestError that the client receives."""
         reads = execution.is_query() is True
         failed = to_request_error(error, f"statement {execution.id}", only_reads=reads)
         if execution.recalled and failed.error_class in (ErrorClass.BUSY, ErrorClass.STOPPED):
@@ -458,7 +464,10 @@ class Registry:
         self._metrics.results(len(self._finished), self.store.bytes_used)
 
     def _make_room(self, user: str, size: int) -> bool:
-        """Forget fetched results until ``size`` fits; if the share is full, only the user's."""
+        """Delete fetched results until ``size`` bytes fit; False if they do not fit then.
+
+        If the user's share is full, only this user's results are deleted.
+        """
         self.purge()
         while why := self.store.shares.denied(user, size):
             own = why is Denied.SHARE_TAKEN
@@ -483,7 +492,7 @@ def _check_same(known: Execution, request: Request) -> None:
 
 
 def outcome_label(execution: Execution) -> str:
-    """Return the outcome for metrics."""
+    """Return the outcome of a statement for metrics: ok, canceled, or the kind of the error."""
     if execution.error is not None:
         return execution.error.kind.value
     return "canceled" if execution.state is StatementState.CANCELED else "ok"

@@ -1,4 +1,4 @@
-"""A statement as a door hands it in: the request, its repetitions, its result's limits."""
+"""A request as a door gives it to the registry; its repetitions; the limits of its result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from haproc.route.model import Freshness, Request
 
 
 def check_same(first: Request, request: Request) -> None:
-    """Refuse another statement under a known id."""
+    """Raise RequestError if a known request id comes with another statement."""
     if first.fingerprint != request.fingerprint:
         raise refused(
             ErrorClass.REQUEST_ID_REUSED,
@@ -32,7 +32,11 @@ def check_same(first: Request, request: Request) -> None:
 
 
 def check_as_fresh(first: Request, delivery: Delivery | None, understood: StatementRequest) -> None:
-    """Refuse to attach to a statement whose result has another form, or may be too old."""
+    """Raise RequestError if the result of an earlier request does not do for this one.
+
+    It does not do if the client wants another format or limit now, or may need a fresher result.
+    ``first`` and ``delivery``: the earlier request.
+    """
     request = understood.request
     fresh = request.freshness in (first.freshness, Freshness())
     if delivery != understood.delivery or not fresh:
@@ -45,7 +49,10 @@ def check_as_fresh(first: Request, delivery: Delivery | None, understood: Statem
 
 
 def asks_for_other(request: Request, first: Request) -> bool:
-    """True if a write must be asked for anew: the answer to this request may be another one."""
+    """True if a repeated write needs an answer of its own.
+
+    That is so if it asks for another write concern, or comes from another attempt of a job.
+    """
     other = first.write_concern is not request.write_concern
     return other or first.authorization != request.authorization
 
@@ -57,9 +64,9 @@ def asks_for_other(request: Request, first: Request) -> bool:
 
 
 class Cutter:
-    """Takes a result's chunks in order.
+    """Cuts a result at the client's limits for rows and bytes; it gets the chunks in order.
 
-    ``truncated``: True if rows were left out; then no more of the result is wanted.
+    ``truncated``: True once rows were left out; then the rest of the result is not needed.
     """
 
     def __init__(self, rows_max: int | None, bytes_max: int | None) -> None:
@@ -69,9 +76,9 @@ class Cutter:
         self.truncated = False
 
     def take(self, chunk: Chunk) -> Chunk | None:
-        """Return the part of the chunk within the limits; None if it has no rows.
+        """Return the part of the next chunk that is within the limits; None if that has no rows.
 
-        The first part is returned without rows, too: it has the schema.
+        For the first chunk, a part without rows is returned, too: it has the schema.
         """
         rows = chunk.rows
         if self._rows_left is not None:
@@ -118,25 +125,25 @@ def _table(data: bytes) -> pa.Table:
 
 
 TIMEOUT_MAX_S: Final = 86_400.0
-"""The longest timeout that a request may ask for; chosen."""
+"""The longest timeout, in seconds, that a request may ask for; chosen."""
 
 
 class Format(StrEnum):
-    """The form of a result's rows."""
+    """The format in which a client wants a result's rows."""
 
     JSON_ARRAY = "JSON_ARRAY"
     ARROW_STREAM = "ARROW_STREAM"
 
 
 class Disposition(StrEnum):
-    """The place of a result's rows: in the answer, or behind links."""
+    """Where a client wants a result's rows: in the answer, or behind links."""
 
     INLINE = "INLINE"
     EXTERNAL_LINKS = "EXTERNAL_LINKS"
 
 
 class OnWaitTimeout(StrEnum):
-    """The treatment of a statement that takes longer than ``wait_timeout``."""
+    """What happens with a statement that takes longer than ``wait_timeout``."""
 
     CONTINUE = "CONTINUE"
     CANCEL = "CANCEL"
@@ -144,7 +151,7 @@ class OnWaitTimeout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The delivery of the result, as the client wants it."""
+    """How a client wants its result; ``rows_max``, ``bytes_max``: None: no limit."""
 
     format: Format = Format.JSON_ARRAY
     disposition: Disposition = Disposition.INLINE
@@ -154,11 +161,12 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class StatementRequest:
-    """A checked request, and the delivery of its answer."""
+    """A checked request of a client, and how it wants the answer."""
 
     request: Request
     delivery: Delivery | None = None
-    """None: the result is not kept; a repeated write finds its outcome in the log."""
+    """How the client wants the result; None: the result is not kept, and a repeated write finds its
+    outcome in the log."""
     wait_s: float = 0.0
     on_wait_timeout: OnWaitTimeout = OnWaitTimeout.CONTINUE
     own_id: bool = True
@@ -166,10 +174,11 @@ class StatementRequest:
 
 
 def fingerprint_of(user: str, parts: Mapping[str, Any]) -> str:
-    """Return a request's fingerprint; refuses text that is not Unicode.
+    """Return a digest by which a repeated request is recognised.
 
-    ``parts``: the statement and the place where it runs, not the delivery of its answer. So a retry
-    that has less time left, or wants a stream, is still the same request.
+    Raises RequestError if a text is not valid Unicode. ``parts``: the statement and where it runs,
+    but not how its answer is delivered. So a retry that has less time left, or wants a stream, is
+    still the same request.
     """
     canonical = json.dumps([user, parts], ensure_ascii=False, sort_keys=True)
     try:

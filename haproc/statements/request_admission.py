@@ -1,4 +1,4 @@
-"""Admission of requests: limits on requests under way, and on their bytes in memory.
+"""Admission of requests: limits how many run, and how many bytes they take in memory.
 
 A request that comes while all permits are taken waits in the wait queue: to be busy is no outage.
 """
@@ -19,15 +19,15 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, 
 from haproc.metrics import Metrics
 
 LAST_WORD_S: Final = 0.5
-"""A request that comes when this process ends has this time; chosen, not measured."""
+"""How many seconds a request gets that comes while this process ends; chosen, not measured."""
 WAITING_BYTES: Final = 8192
-"""Bytes of a waiting request beside its body; counted, so that the wait queue has a limit."""
+"""Bytes that a waiting request counts beside its body, so that the wait queue has a limit."""
 
 
 class Held:
-    """The resources of one request: bytes in memory, and its body's file if it has one.
+    """The resources of one request: its bytes in memory, and its body's file if it has one.
 
-    The end of the request gives all of them back.
+    They are released at the latest when the request ends.
     """
 
     def __init__(self, shares: Shares, user: str) -> None:
@@ -37,24 +37,24 @@ class Held:
         self._others: list[Callable[[], None]] = []
 
     def keep(self, release: Callable[[], None]) -> None:
-        """Call ``release`` when the bytes are given back."""
+        """Let ``release`` be called when the resources are released."""
         self._others.append(release)
 
     def reserve_bytes(self, size: int) -> None:
-        """Count bytes before they are taken in; raises RequestError if there is no room."""
+        """Count bytes before the request takes them; raises RequestError if there is no room."""
         if why := self._shares.take(self._user, size):
             raise busy(f"{_whose(why, self._user)} as large as may be (limits.requests_bytes_max)")
         self._bytes += size
 
     def handed_over(self) -> Held:
-        """Move the resources to a new object, which may keep them longer; return it."""
+        """Move all resources to a new `Held`, which may keep them longer; return it."""
         other = Held(self._shares, self._user)
         other._bytes, self._bytes = self._bytes, 0
         other._others, self._others = self._others, []
         return other
 
     def release(self) -> None:
-        """Give all resources back; a second call does nothing."""
+        """Release all resources; a second call does nothing."""
         self._shares.give_back(self._user, self._bytes)
         self._bytes = 0
         while self._others:
@@ -62,10 +62,10 @@ class Held:
 
 
 class Permit:
-    """A request's right to run, or its position in the wait queue; `leave` gives it back, once.
+    """A request's right to run, or its place in the wait queue.
 
-    A request that only has to wait returns the permit meanwhile: a write that is in the log, or a
-    query whose cluster is behind.
+    `leave` must be called once. A request that only waits for something returns the permit
+    meanwhile: a write that is in the log, or a query whose cluster is behind.
     """
 
     def __init__(
@@ -78,9 +78,10 @@ class Permit:
         self._kept = False
 
     async def reached(self, within_s: float = math.inf) -> float:
-        """Wait for the request's turn; return the seconds that this took. Raises RequestError.
+        """Wait until the request may run; return the seconds that this took.
 
-        It raises after ``within_s``, or if this process ends; the request must `leave` then, too.
+        Raises RequestError if that takes longer than ``within_s``, or if this process ends; `leave`
+        must be called then, too.
         """
         if self._turn is None:
             return 0.0
@@ -93,7 +94,10 @@ class Permit:
         return time.monotonic() - began
 
     def rest(self) -> None:
-        """Return the permit for a while; the request keeps it if too many are at rest."""
+        """Return the permit while the request only waits.
+
+        The request keeps it if too many requests have returned theirs in this way.
+        """
         if not self._rests:
             self._rests = self._request_admission.rest(self._user)
 
@@ -105,9 +109,9 @@ class Permit:
             await self.reached(within_s)
 
     def keep_until(self, task: asyncio.Task[Any]) -> None:
-        """Keep the permit until ``task`` ends, although its request has gone.
+        """Keep the permit until ``task`` has ended, although the request has gone.
 
-        Until then, `leave` does nothing.
+        Until then, `leave` does nothing; afterwards it is called.
         """
 
         def ended(task: asyncio.Task[Any]) -> None:
@@ -120,19 +124,19 @@ class Permit:
         task.add_done_callback(ended)
 
     def leave(self) -> None:
-        """Return the permit, or leave the wait queue."""
+        """Return the permit, or leave the wait queue; does nothing while `keep_until` applies."""
         if not self._kept:
             self._request_admission.left(self._user, self._turn, rests=self._rests)
 
 
 class RequestAdmission:
-    """Counts requests.
+    """Gives requests their permits to run, and counts their bytes.
 
-    A running request has a *permit*: a statement, rows, a session that opens. Above the limit
-    requests wait in the wait queue, for a limited time, if there is room for their bytes. Requests
-    *at rest* only have to wait: writes that are in the log, queries whose cluster is behind. They
-    return their permits, unless too many requests are at rest. `answering` counts the requests that
-    are not answered yet, so that no user takes all connections.
+    A running request has a *permit*: a statement, rows, or the opening of a session. If all permits
+    are taken, further requests wait in the wait queue, for a limited time, if there is room for
+    their bytes. Requests *at rest* only wait: writes that are in the log, queries whose cluster is
+    behind. They return their permits, unless too many requests are at rest. `answering` counts all
+    requests that are not answered yet, so that no user takes all connections.
     """
 
     def __init__(self, config: Config, metrics: Metrics) -> None:
@@ -151,21 +155,25 @@ class RequestAdmission:
 
     @property
     def inside(self) -> int:
-        """The number of requests under way."""
+        """The number of requests that run or are at rest; those in the wait queue do not count."""
         return self._permits.taken + self._at_rest.taken
 
     def enter(self, user: str, *, waits: bool = True) -> Permit:
-        """Take a permit, or a position in the wait queue; raises RequestError if there is neither.
+        """Return a `Permit`: the right to run, or a place in the wait queue.
 
-        ``waits``: True if the request may wait. A request with a permit of another HAProc may not:
-        otherwise two HAProcs could wait for each other.
+        Raises RequestError if there is neither. ``waits``: False if the request must not wait. So
+        it is for a request that has a permit of another HAProc: otherwise two HAProcs could wait
+        for each other.
         """
         turn = self._take(user, waits=waits)
         self._changed()
         return Permit(self, user, turn)
 
     def _take(self, user: str, *, waits: bool) -> asyncio.Future[None] | None:
-        """Take a permit (None), or a position in the wait queue."""
+        """Take a permit and return None, or return a place in the wait queue.
+
+        Raises RequestError if there is no place.
+        """
         why = self._permits.denied(user)
         if why is None and not self._wait_queue.waits(user):
             self._permits.count(user, 1)
@@ -182,7 +190,10 @@ class RequestAdmission:
         return turn
 
     def rest(self, user: str) -> bool:
-        """Take a permit back for a while; False if too many requests rest; see `Permit.rest`."""
+        """Take a permit back from a request that only waits; see `Permit.rest`.
+
+        False, and the request keeps it, if too many requests are at rest.
+        """
         if self._at_rest.take(user):
             return False
         self._permits.give_back(user)
@@ -191,13 +202,19 @@ class RequestAdmission:
         return True
 
     def resume(self, user: str) -> asyncio.Future[None] | None:
-        """Give a request at rest a permit, or a position in the queue; see `Permit.resume`."""
+        """Give a request at rest a permit (None), or a place in the wait queue.
+
+        See `Permit.resume`.
+        """
         turn = self._take(user, waits=True)
         self._at_rest.give_back(user)
         return turn
 
     def left(self, user: str, turn: asyncio.Future[None] | None, *, rests: bool = False) -> None:
-        """Take a permit back, and give it to the next request; see `Permit.leave`."""
+        """Take back a permit, or a place in the wait queue; see `Permit.leave`.
+
+        The permit goes to the next request in the queue. ``rests``: True if the request is at rest.
+        """
         if rests:
             self._at_rest.give_back(user)
         elif turn is None or turn.done():
@@ -210,7 +227,7 @@ class RequestAdmission:
 
     @asynccontextmanager
     async def permit(self, user: str, *, waits: bool = True) -> AsyncIterator[None]:
-        """Hold a permit in the context, once there is one; see `enter`."""
+        """Wait for a permit, and hold it in the context; see `enter`. Raises RequestError."""
         permit = self.enter(user, waits=waits)
         try:
             await permit.reached()
@@ -220,7 +237,10 @@ class RequestAdmission:
 
     @contextmanager
     def answering(self, user: str) -> Iterator[Held]:
-        """Count a request while it is answered; yields the object that counts its bytes."""
+        """Count a request until it is answered; yield the object that holds its resources.
+
+        Raises RequestError if the user, or all users, have too many such requests.
+        """
         if why := self._waiting.take(user):
             raise busy(f"{_whose(why, user)} as many as may be (limits.connections_max)")
         held = Held(self._bytes, user)
@@ -237,14 +257,17 @@ class RequestAdmission:
             self._idle.clear()
 
     def leave_all(self) -> None:
-        """Let all waits end with an answer: this process ends, and running statements may go on."""
+        """End all waits of requests with an error, as this process ends.
+
+        Running statements may go on.
+        """
         self._ending = True
         for end in self._ends:
             end.set_result(None)
         self._ends.clear()
 
     async def turn_came(self, turn: asyncio.Future[None], within_s: float) -> bool:
-        """Return True when the turn comes, False after the time.
+        """Wait for a place's turn in the wait queue; False if it has not come after ``within_s``.
 
         Raises RequestError if this process ends.
         """
@@ -254,10 +277,10 @@ class RequestAdmission:
         return turn.done() and not turn.cancelled()
 
     async def wait_for(self, task: asyncio.Task[Any], timeout_s: float | None = None) -> bool:
-        """Return True at a task's end, False after the time; RequestError if this process ends.
+        """Wait for the end of ``task``; False if it has not ended after ``timeout_s``.
 
-        The error shows the client how to go on. After a connection that just broke, it might send a
-        write a second time.
+        Raises RequestError if this process ends. The error shows the client how to go on: after a
+        connection that just broke, it might send a write a second time.
         """
         if self._ending:  # a new request is refused, and should get the reason
             await asyncio.wait({task}, timeout=LAST_WORD_S)
@@ -267,7 +290,7 @@ class RequestAdmission:
         return task.done()
 
     async def _until(self, waited: asyncio.Future[Any], timeout_s: float | None) -> None:
-        """Wait for a future, at most ``timeout_s``, or for the end of this process."""
+        """Wait for a future, until it is done, ``timeout_s`` is over, or this process ends."""
         if self._ending:
             return
         # A future for each wait: leaving a shared one takes a search through all its waiters.
@@ -281,7 +304,7 @@ class RequestAdmission:
             self._ends.discard(end)
 
     async def wait_idle(self, timeout_s: float) -> bool:
-        """Return True when no request is under way, False after the time."""
+        """Wait until no request runs or is at rest; False after ``timeout_s``."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -291,7 +314,7 @@ class RequestAdmission:
 
 
 def stopped(outcome: WriteOutcome = WriteOutcome.UNKNOWN) -> RequestError:
-    """Return the error of a request that this process leaves unfinished."""
+    """Return the error for a request that is not finished when this process ends."""
     return RequestError(
         FailureKind.AVAILABILITY,
         "this HAProc ends before the request does",

@@ -1,4 +1,4 @@
-"""Results: read to their end, in chunks or as one stream, and kept for clients."""
+"""Results of statements: streamed, or read to their end in chunks and kept for clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ from haproc.statements.request import Cutter, Delivery, Disposition, Format
 
 
 async def arrow_stream(result: ResultStream, delivery: Delivery) -> AsyncGenerator[memoryview]:
-    """Yield the stream's pieces, cut at the client's limits; the first one has the schema."""
+    """Yield a result as one Arrow IPC stream, piece by piece, within the client's limits.
+
+    The first piece has the schema.
+    """
     cutter = Cutter(delivery.rows_max, delivery.bytes_max)
     chunks = aiter(result)
     first = await anext(chunks, None) or Chunk(empty_stream(), 0)
@@ -54,13 +57,17 @@ async def arrow_stream(result: ResultStream, delivery: Delivery) -> AsyncGenerat
 
 
 CHUNK_BYTES: Final = 4 << 20
-"""A chunk is closed once it has this size; chosen, not measured."""
+"""A chunk of a kept result is closed once it has this many bytes; chosen, not measured."""
 THREAD_BYTES: Final = 256 << 10
-"""A conversion of this size takes some milliseconds: more than the event loop should wait."""
+"""Chunks with more bytes are converted in a thread: it takes some milliseconds, longer than the
+event loop should wait."""
 
 
 class Collector:
-    """Collects a user's result. ``make_room(user, bytes)`` frees space; False if it can't."""
+    """Reads one user's result to its end, and stores it in chunks.
+
+    ``make_room(user, bytes)`` deletes other results; False if there is not enough room even then.
+    """
 
     def __init__(
         self,
@@ -81,7 +88,10 @@ class Collector:
         self.kept = Kept(user)
 
     async def collect(self, answer: Answer) -> Kept:
-        """Read the answer's result; raises RequestError, EngineError. The stream is closed."""
+        """Read the answer's result within the client's limits, store it, and return it.
+
+        The result stream is closed in any case. Raises RequestError, EngineError.
+        """
         cutter = Cutter(self._delivery.rows_max, self._delivery.bytes_max)
         columns = answer.columns
         try:
@@ -145,7 +155,7 @@ class Collector:
 
 
 def _json_joined(parts: list[bytes]) -> bytes:
-    """Return one JSON array with the items of all arrays."""
+    """Join several JSON arrays to one with the items of all."""
     if len(parts) == 1:
         return parts[0]
     inner = [part[1:-1] for part in parts]
@@ -162,14 +172,17 @@ def _json_joined(parts: list[bytes]) -> bytes:
 _LOG = logging.getLogger(__name__)
 
 MEMORY_BYTES_MAX: Final = 64 << 20
-"""The most bytes of all results in memory; chosen, not measured."""
+"""The most bytes that all results take in memory; more go to files. Chosen, not measured."""
 OVERHEAD_BYTES: Final = 2048
-"""Bytes that count for each result beside its data: its columns, its report, its entries."""
+"""Bytes that each result counts beside its data, for its columns, report and entries in tables."""
 
 
 @dataclass(slots=True)
 class KeptChunk:
-    """One chunk of a result: its bytes in memory, or their place in the result's file."""
+    """One chunk of a kept result.
+
+    ``data``: its bytes; None if they are in the result's file, from ``file_offset`` on.
+    """
 
     row_offset: int
     row_count: int
@@ -178,7 +191,7 @@ class KeptChunk:
     file_offset: int = 0
 
     def describe(self, index: int) -> dict[str, Json]:
-        """Return the chunk's numbers as the manifest and the result object show them."""
+        """Return the fields for this chunk in an answer; ``index``: the chunk's number."""
         return {
             "chunk_index": index,
             "row_offset": self.row_offset,
@@ -189,7 +202,11 @@ class KeptChunk:
 
 @dataclass(slots=True)
 class Kept:
-    """A whole result, as it is kept."""
+    """A result that is kept for its client.
+
+    ``truncated``: True if rows were left out because of the client's limits. ``memory_bytes``: the
+    part of ``bytes`` that is in memory; ``file``: where the rest is; None: nowhere.
+    """
 
     user: str = ""
     columns: tuple[Column, ...] = ()
@@ -206,7 +223,7 @@ class Kept:
 
 
 class ResultStore:
-    """The bytes of results, which ``shares`` counts."""
+    """Stores results, in memory or in files, and counts each user's bytes in ``shares``."""
 
     def __init__(
         self, folder: Path, shares: Shares, memory_bytes_max: int = MEMORY_BYTES_MAX
@@ -218,15 +235,15 @@ class ResultStore:
 
     @property
     def bytes_used(self) -> int:
-        """The bytes that all results take."""
+        """The bytes of all kept results, in memory and in files."""
         return self.shares.taken
 
     def clean(self) -> None:
-        """Delete all files, also those of an earlier process."""
+        """Delete all files of results, also those of an earlier process."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def append_chunk(self, kept: Kept, data: bytes, rows: int) -> None:
-        """Append a chunk to a result."""
+        """Append a chunk to a result: in memory if there is room, else in the result's file."""
         size = len(data)
         chunk = KeptChunk(kept.rows if kept.chunks else 0, rows, size, data)
         self.shares.count(kept.user, size)
@@ -252,12 +269,12 @@ class ResultStore:
             raise
 
     def charge(self, kept: Kept, size: int) -> None:
-        """Count bytes that a result takes beside its data."""
+        """Count ``size`` bytes that a result takes beside its data."""
         self.shares.count(kept.user, size)
         kept.bytes += size
 
     async def read_stored_chunk(self, kept: Kept, index: int) -> bytes:
-        """Return a chunk's bytes."""
+        """Return the bytes of one chunk; raises RequestError if the result is deleted."""
         chunk = kept.chunks[index]
         if chunk.data is not None:
             return chunk.data
@@ -270,7 +287,7 @@ class ResultStore:
             ) from error
 
     def drop(self, kept: Kept) -> None:
-        """Forget a result."""
+        """Delete a result, in memory and on disk."""
         self.shares.give_back(kept.user, kept.bytes)
         self._memory_bytes -= kept.memory_bytes
         if kept.file is not None:

@@ -42,7 +42,10 @@ _MISQUOTED: Final = "a field with a quote in it is to stand in quotes, alone, an
 
 
 def csv_rows(source: Readable, form: Form, columns: Sequence[Column]) -> Batches:
-    """Return the columns of a body of CSV, and its rows; raises RowsError."""
+    """Return the columns of a body of CSV, and an iterator over its rows; raises RowsError.
+
+    ``columns``: those of the table.
+    """
     own = [column.name for column in columns]
     records = Records(form.delimiter)
     found, at, names = (
@@ -60,9 +63,10 @@ def csv_rows(source: Readable, form: Form, columns: Sequence[Column]) -> Batches
 
 
 class Records:
-    """Separates records. A quote that does not begin a field is a character like any other.
+    """Finds where the records of a CSV body end.
 
-    So a record with wrong quotes ends where a reader would end it, and the error names its line.
+    A quote that does not begin a field is a character like any other. So a record with wrong quotes
+    ends where a CSV reader would end it, and the error names its line.
     """
 
     def __init__(self, delimiter: str) -> None:
@@ -76,7 +80,7 @@ class Records:
         self._beside[list(delimiter.encode() + b'\r\n"')] = True
 
     def cut(self, data: bytes) -> int:
-        """Return the end of the last whole record, 0 if there is none."""
+        """Return the position after the last whole record in ``data``; 0 if no record is whole."""
         if b'"' not in data:
             return data.rfind(b"\n") + 1
         if self.well_quoted(data):
@@ -85,11 +89,12 @@ class Records:
         return whole.end() if whole is not None else 0
 
     def well_quoted(self, data: bytes) -> bool:
-        """True if quotes begin and end fields in turn, from a record's begin on, as RFC 4180 says.
+        """True if quotes begin and end fields in turn, as RFC 4180 says.
 
-        A quote after an even number of quotes begins a field, and the next one ends it; two side by
-        side are one doubled quote. So counting shows where the fields are, much faster than reading
-        each. An open field at the end, or the last octet, counts as right.
+        ``data`` must begin with a record. A quote after an even number of quotes begins a field,
+        and the next one ends it; two side by side are one doubled quote. So counting shows where
+        the fields are, much faster than reading each. A field that is still open at the end, or
+        ends there, counts as right.
         """
         octets = np.frombuffer(data, np.uint8)
         quotes = np.flatnonzero(octets == _QUOTE)
@@ -102,12 +107,12 @@ class Records:
         return bool(self._beside.take(before).all() and self._beside.take(behind).all())
 
     def first(self, data: bytes) -> bytes:
-        """Return the first record, with its end; all bytes if no record ends."""
+        """Return the first record of ``data``, with its line end; all of it if no record ends."""
         whole = self._one.match(data)
         return whole.group() if whole is not None else data
 
     def split(self, block: bytes) -> list[bytes]:
-        """See Lines."""
+        """See `Lines`."""
         found, at = [], 0
         while whole := self._one.match(block, at):
             found.append(whole.group())
@@ -116,7 +121,7 @@ class Records:
 
 
 def _end_by_count(data: bytes) -> int:
-    """Return the end of the last record, if quotes begin and end fields in turn."""
+    """Do as `Records.cut`, for data in which quotes begin and end fields in turn."""
     end = data.rfind(b"\n")
     inside = data.count(b'"', 0, max(end, 0)) % 2
     while end >= 0 and inside:
@@ -127,7 +132,7 @@ def _end_by_count(data: bytes) -> int:
 
 
 class CsvLines:
-    """Implements Lines; ``schema``: the fields, in their order."""
+    """Implements `Lines` for CSV; ``schema``: the fields of a record, in their order."""
 
     def __init__(self, form: Form, records: Records, schema: pa.Schema) -> None:
         self._form = form
@@ -136,7 +141,7 @@ class CsvLines:
         self.split = records.split
 
     def decode(self, block: bytes) -> pa.RecordBatch:
-        """See Lines."""
+        """See `Lines`."""
         if b'"' in block and not self._records.well_quoted(block):
             raise RowsError([_MISQUOTED])
         try:
@@ -147,7 +152,7 @@ class CsvLines:
         return batch
 
     def _problem(self, block: bytes, error: Exception) -> str:
-        """Return the message for an error, with its column if one is found."""
+        """Return the message for ``error``, with the column that causes it if one is found."""
         plain = pa.schema([field.with_type(pa.binary()) for field in self._schema])
         if self._failure(block, plain) is None:
             for at, field in enumerate(self._schema):
@@ -189,7 +194,7 @@ class CsvLines:
         return list(self._columns_of(block, plain)[column].to_pylist())
 
     def _columns_of(self, block: bytes, fields: Sequence[pa.Field]) -> list[pa.ChunkedArray]:
-        """Return a block's columns, read as these types."""
+        """Let Arrow read a block of records; return its columns, of the types in ``fields``."""
         table = pa_csv.read_csv(
             pa.BufferReader(block),
             pa_csv.ReadOptions(
@@ -213,14 +218,17 @@ class CsvLines:
 
 
 def _read_as(kind: pa.DataType, zone: str | None, hexes: bool) -> pa.DataType:
-    """Return the type as which Arrow reads a column, before the conversion to ``kind``."""
+    """Return the type as which Arrow reads a column that will be converted to ``kind``."""
     if pa.types.is_decimal(kind) or (hexes and pa.types.is_integer(kind)):
         return pa.string()
     return pa.timestamp("us") if zone and pa.types.is_timestamp(kind) and kind.tz else kind
 
 
 def _of_column(values: pa.ChunkedArray, kind: pa.DataType, zone: str | None) -> pa.ChunkedArray:
-    """Return values of `_read_as`'s type, converted to ``kind``; raises ArrowInvalid."""
+    """Convert a column, read by Arrow as the type of `_read_as`, to ``kind``.
+
+    Raises ArrowInvalid.
+    """
     if pa.types.is_timestamp(kind):
         return pc.assume_timezone(values, zone).cast(kind)
     texts = pc.ascii_trim_whitespace(values)
@@ -228,7 +236,10 @@ def _of_column(values: pa.ChunkedArray, kind: pa.DataType, zone: str | None) -> 
 
 
 def _names_in(header: bytes, delimiter: str, own: Sequence[str]) -> list[str]:
-    """Return the names in a header; raises RowsError."""
+    """Return the column names in a body's first record; raises RowsError.
+
+    ``own``: the names of the table's columns; there may not be more.
+    """
     try:
         line = header.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:

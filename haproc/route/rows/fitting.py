@@ -21,12 +21,12 @@ from haproc.route.rows.forms import RowsError
 
 _INTEGER_BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _FLOAT_BITS: Final = {"FLOAT": 24, "DOUBLE": 53}
-"""The bits of whole numbers that a float of this name holds exactly."""
+"""How many bits a whole number may have so that a FLOAT or DOUBLE holds it exactly."""
 _DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
 def fits(schema: pa.Schema, columns: Sequence[Column]) -> list[str]:
-    """Return the reasons why a stream of this schema does not fit a table; empty if it fits."""
+    """Return why rows of this schema do not fit a table with ``columns``; empty if they fit."""
     table = {column.name.lower(): column for column in columns}
     seen: set[str] = set()
     problems: list[str] = []
@@ -71,7 +71,7 @@ def _hint(kind: pa.DataType, wanted: SqlType) -> str:
 
 
 def _fits(kind: pa.DataType, wanted: SqlType) -> bool:
-    """True if Spark's type holds every value of the Arrow type, unchanged."""
+    """True if the Spark type ``wanted`` can hold all values of the Arrow type, unchanged."""
     types = pa.types
     if types.is_dictionary(kind):
         return _fits(kind.value_type, wanted)
@@ -151,7 +151,7 @@ def _nested_fits(kind: pa.DataType, wanted: SqlType) -> bool:
 
 
 def untyped(schema: pa.Schema) -> Iterator[str]:
-    """Yield a problem for each column without a type: a staging table does not take it."""
+    """Yield a problem for each column whose type is null: a staging table needs a type."""
     for field in schema:
         if _has_null(field.type):
             yield f"column {field.name} has no type (null), which many rows must have"
@@ -166,7 +166,11 @@ def _has_null(kind: pa.DataType) -> bool:
 
 
 def converted(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
-    """Return rows that `fits` accepted in types that Spark reads; raises RowsError."""
+    """Convert rows that `fits` accepted to types that Spark reads.
+
+    Raises RowsError if a value would lose something, or if a column that must not be null has a
+    null.
+    """
     nullable = {column.name.lower(): column.nullable for column in columns}
     problems = [
         f"column {name} must not be null"
@@ -193,7 +197,7 @@ def encoded(table: pa.Table) -> bytes:
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the same values that Spark's Arrow reader accepts."""
+    """Return the Arrow type that holds the same values as ``kind`` and that Spark can read."""
     types = pa.types
     if types.is_dictionary(kind):
         return _plain_type(kind.value_type)

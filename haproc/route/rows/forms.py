@@ -1,4 +1,4 @@
-"""The forms of a request's rows, and the error of rows that cannot be used."""
+"""The formats in which a request may send rows, and the error of rows that cannot be used."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ import pyarrow as pa
 from haproc.failure import RequestError
 
 PROBLEMS_MAX: Final = 20
-"""The most problems that are shown, the rest is counted: a schema may have a million columns."""
+"""The most problems that an error shows; the rest is counted, as a schema may have a million
+columns."""
 REASON_CHARS_MAX: Final = 200
-"""The most characters that are shown of a reader's message."""
+"""The most characters of a reader's message that an error shows."""
 _NOT_KNOWN: Final = "valid or not, Arrow cannot read it"
 TABLES_OWN: Final = "*"
-"""The value of ``columns`` for the columns of the table, in its order."""
+"""The value of ``columns`` in a request that stands for the table's columns in their order."""
 
 
 class RowsError(ValueError):
-    """The bytes are no rows that could be appended; ``problems`` has the reasons."""
+    """The bytes cannot be read as rows to append; ``problems``: the reasons, as texts."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         more = len(problems) - PROBLEMS_MAX
@@ -34,12 +35,12 @@ class RowsError(ValueError):
 
 @contextmanager
 def clients_fault(problem: str) -> Iterator[None]:
-    """Turn the errors of a reader of a client's bytes into RowsError.
+    """Turn errors raised while a client's bytes are read into RowsError, with ``problem``.
 
-    Readers raise any error for unexpected bytes, so there is no list of these errors. A form that
-    Arrow has not implemented is reported as that, not as ``problem``: it may be valid. RowsError
-    and RequestError pass unchanged, and so does MemoryError of Python; Arrow's own MemoryError is
-    about a wrong length in the bytes.
+    Readers raise any error for unexpected bytes, so there is no list of these errors. If Arrow has
+    not implemented a form, the error says that instead of ``problem``: the bytes may be valid.
+    RowsError and RequestError pass unchanged, and so does MemoryError of Python; Arrow's own
+    MemoryError is about a wrong length in the bytes.
     """
     try:
         yield
@@ -54,24 +55,24 @@ def clients_fault(problem: str) -> Iterator[None]:
 
 
 class Readable(Protocol):
-    """A file, as Arrow reads it."""
+    """A file with the methods that Arrow calls."""
 
     @property
     def closed(self) -> bool:
-        """True if it cannot be read any more."""
+        """True if the file is closed and cannot be read any more."""
         ...
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return the next bytes, fewer only at the end."""
+        """Return the next ``size`` bytes, fewer only at the file's end."""
         ...
 
     def seek(self, offset: int, /) -> int:
-        """Set the next position, and return it."""
+        """Set the position of the next read, and return it."""
         ...
 
 
 class FormKind(StrEnum):
-    """A body's media type."""
+    """The format of a body of rows, by its media type."""
 
     ARROW = "application/vnd.apache.arrow.stream"
     CSV = "text/csv"
@@ -89,12 +90,13 @@ NOT_OF_FORM: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The facts needed to read a body.
+    """How to read a body of rows.
 
-    ``columns``: the names of the body's columns in order, as a line of CSV, or ``*``; None: the
-    body names them. ``delimiter`` and ``null`` (the text for NULL) are CSV's. ``time_zone``: the
-    zone of texts for a TIMESTAMP, which must not name one then. ``first_line``: the number of the
-    body's first line in its file, for messages; a byte order mark is removed only before line 1.
+    ``columns``: the names of the body's columns in order, as a line of CSV, or ``*`` for the
+    table's; None: the body names them. ``delimiter`` and ``null`` (the text that means NULL) are
+    for CSV. ``time_zone``: the zone of texts for a TIMESTAMP, which must not name one then.
+    ``first_line``: the number of the body's first line in its file, for messages; a byte order mark
+    is removed only before line 1.
     """
 
     kind: FormKind = FormKind.ARROW
@@ -105,13 +107,16 @@ class Form:
     first_line: int = 1
 
     def names(self, own: Sequence[str]) -> list[str] | None:
-        """Return the request's column names, for ``*`` the table's (``own``); None: it has none."""
+        """Return the column names that the request gives; None if the body names its columns.
+
+        ``own``: the names of the table's columns, which ``*`` stands for.
+        """
         if self.columns is None:
             return None
         return list(own) if self.columns == TABLES_OWN else names_of(self.columns)
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields for the request's fingerprint; none for a plain Arrow stream."""
+        """Return what of the form belongs in the request's fingerprint; empty for plain Arrow."""
         given = {
             "form": self.kind.value,
             "columns": self.columns,
@@ -123,11 +128,11 @@ class Form:
 
 
 ARROW: Final = Form()
-"""An Arrow stream with column names of its own."""
+"""The form of an Arrow stream that names its columns itself."""
 
 
 def names_of(line: str, delimiter: str = ",") -> list[str]:
-    """Return the fields of one record of CSV; raises RowsError."""
+    """Return the fields of ``line``, one record of CSV, such as column names; raises RowsError."""
     try:
         records = list(csv.reader([line], delimiter=delimiter, strict=True))
     except csv.Error as error:

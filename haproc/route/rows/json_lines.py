@@ -52,7 +52,10 @@ _FRACTION: Final = re.compile(r"[.,]\d{7}")
 
 
 def json_rows(source: Readable, form: Form, columns: Sequence[Column]) -> Batches:
-    """Return the columns of a body of JSON lines, and its rows; raises RowsError."""
+    """Return the columns of a body of JSON lines, and an iterator over its rows; raises RowsError.
+
+    ``columns``: those of the table.
+    """
     own = [column.name for column in columns]
     names = form.names(own)
     schema, types = schema_of(own if names is None else names, columns, form.kind)
@@ -61,7 +64,7 @@ def json_rows(source: Readable, form: Form, columns: Sequence[Column]) -> Batche
 
 
 class JsonLines:
-    """Implements Lines."""
+    """Implements `Lines` for JSON lines."""
 
     def __init__(self, schema: pa.Schema, types: Sequence[SqlType], zone: str | None) -> None:
         self._schema = schema
@@ -75,11 +78,11 @@ class JsonLines:
         self._careful = json.JSONDecoder(parse_float=of_float, object_pairs_hook=_unique)
 
     def split(self, block: bytes) -> list[bytes]:
-        """See Lines."""
+        """See `Lines`."""
         return [line + b"\n" for line in block.removesuffix(b"\n").split(b"\n")]
 
     def decode(self, block: bytes) -> pa.RecordBatch:
-        """See Lines."""
+        """See `Lines`."""
         rows = [self._row(line) for line in _text(block).split("\n") if line and not line.isspace()]
         arrays = [self._array(at, [row.get(f.name) for row in rows]) for at, f in self._fields]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -135,7 +138,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _array_of(kind: SqlType, made: pa.DataType, values: list[Any], zone: str | None) -> pa.Array:
-    """Return JSON values as an Arrow array of this type, also inside lists, maps and structs."""
+    """Return JSON values as an Arrow array of the type ``made``, which holds the SQL type ``kind``.
+
+    Values inside lists, maps and structs are converted, too.
+    """
     match kind.name:
         case "ARRAY":
             offsets, flat = _flat(values, list, list)
@@ -155,7 +161,10 @@ def _array_of(kind: SqlType, made: pa.DataType, values: list[Any], zone: str | N
 def _flat(
     values: list[Any], kind: type, inside: Callable[[Any], Iterable[Any]]
 ) -> tuple[pa.Array, list[Any]]:
-    """Return the offsets of lists or maps in their content (null for null), and the content."""
+    """Join lists or maps: return where each one begins in the joined content, and the content.
+
+    The offset of a null is null. ``inside`` returns the content of one list or map.
+    """
     offsets: list[int | None] = []
     flat: list[Any] = []
     for value in values:
@@ -195,7 +204,7 @@ def _leaves(
 
 
 def _of_texts(values: list[str | None], kind: pa.DataType, zone: str | None) -> pa.Array:
-    """Return dates or times from texts; Arrow itself reads them ten times as fast."""
+    """Return dates or times from texts: Arrow itself reads them ten times as fast as Python."""
     texts = pa.array(values, pa.string())
     if zone is None or not pa.types.is_timestamp(kind) or not kind.tz:
         return texts.cast(kind)
@@ -221,7 +230,7 @@ def _holds_decimal(kind: SqlType) -> bool:
 
 
 def _convert(kind: SqlType, zone: str | None) -> Convert:
-    """Return the function that turns a JSON value into one that Arrow takes as this type."""
+    """Return the function that turns a JSON value into one that Arrow accepts for this SQL type."""
     match kind.name:
         case "TIMESTAMP" | "TIMESTAMP_LTZ":
             return lambda value: _instant(value, ZoneInfo(zone) if zone else None)

@@ -1,4 +1,4 @@
-"""Rows as text: cut into blocks of whole records, and the Arrow type that a column is read as."""
+"""Rows as text: cuts a body into blocks of whole records, and maps SQL types to Arrow's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SIMPLE: Final = {
 
 
 DIGITS: Final = 10
-"""The digits of a DECIMAL that does not state them."""
+"""The number of digits of a DECIMAL whose type does not state it."""
 _DIGITS_MAX: Final = 38
 _EXACT: Final = Context(prec=_DIGITS_MAX, traps=[Inexact, InvalidOperation])
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,9})?", re.ASCII)
@@ -43,10 +43,10 @@ _HEX: Final = "^-?0[xX]"
 
 
 def number(text: str, precision: int, scale: int) -> Decimal:
-    """Return a text's number with exactly a DECIMAL's digits; raises ValueError, ArithmeticError.
+    """Return the number in ``text`` with a DECIMAL's digits; raises ValueError, ArithmeticError.
 
-    Arrow does not see all overflows in this conversion: it returns a wrong value, or reads beyond
-    its tables and ends the process.
+    Arrow does not notice all overflows in this conversion: it returns a wrong value, or reads
+    beyond its tables and ends the process.
     """
     value = Decimal(text) if _NUMBER.fullmatch(text) else None
     if value is None or (value and value.adjusted() >= precision - scale):
@@ -55,7 +55,10 @@ def number(text: str, precision: int, scale: int) -> Decimal:
 
 
 def decimals(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return DECIMALs from texts, see `number`; raises pa.ArrowInvalid too."""
+    """Convert texts to the DECIMAL type ``kind``.
+
+    Raises as `number` does, or pa.ArrowInvalid, for a text that is no such number.
+    """
     whole = f"0*[0-9]{{0,{kind.precision - kind.scale}}}"
     plain = pc.match_substring_regex(texts, rf"^[-+]?{whole}(\.[0-9]{{0,{_DIGITS_MAX}}})?$")
     if pc.all(plain).as_py() is not False:
@@ -68,7 +71,10 @@ def decimals(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def check_range(values: pa.Array, written: Callable[[], Sequence[Any]]) -> None:
-    """Raise ValueError if a number became infinite although it was not ``written`` so."""
+    """Raise ValueError if a value is infinite because its text is a number out of range.
+
+    ``written`` returns the values as the client wrote them; infinity may be written as such.
+    """
     infinite = pc.is_inf(values)
     if pc.any(infinite).as_py() is not True:
         return
@@ -79,9 +85,9 @@ def check_range(values: pa.Array, written: Callable[[], Sequence[Any]]) -> None:
 
 
 def integers(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return whole numbers from texts, in decimal digits alone; raises ArrowInvalid.
+    """Convert texts of decimal digits to the integer type ``kind``; raises ArrowInvalid.
 
-    Arrow would take 0xFF for -1.
+    A hexadecimal number is refused: Arrow would take 0xFF for -1.
     """
     wrong = pc.index(pc.match_substring_regex(texts, _HEX), True).as_py()
     if wrong >= 0:
@@ -92,9 +98,11 @@ def integers(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 def schema_of(
     names: Sequence[str], columns: Sequence[Column], kind: FormKind
 ) -> tuple[pa.Schema, list[SqlType]]:
-    """Return the Arrow and the SQL types of a text's columns; raises RowsError.
+    """Return the Arrow and the SQL types as which the columns ``names`` of a body are read.
 
-    A column that must not be null becomes a field that is not nullable.
+    ``columns``: those of the table. A column that must not be null becomes a field that is not
+    nullable. Raises RowsError if the table has no such column, or its type cannot be written as
+    text.
     """
     table = {column.name.lower(): column for column in columns}
     fields: list[pa.Field] = []
@@ -127,7 +135,10 @@ def _parsed(column: Column) -> SqlType | None:
 
 
 def arrow_type(wanted: SqlType, kind: FormKind) -> pa.DataType | None:
-    """Return the Arrow type that holds every value of a SQL type, None if texts have none."""
+    """Return the Arrow type that holds every value of a SQL type.
+
+    None if such values cannot be written in this format.
+    """
     if wanted.name == "DECIMAL":
         return pa.decimal128(wanted.precision or DIGITS, wanted.scale)
     if kind is FormKind.JSON_LINES and wanted.name in ("BINARY", "ARRAY", "MAP", "STRUCT"):
@@ -149,14 +160,14 @@ def _of_json(wanted: SqlType) -> pa.DataType | None:
 
 
 def about(field: pa.Field, error: Exception, zone: str | None) -> str:
-    """Return the message for an error in a column's texts."""
+    """Return the message for an error in one column; ``zone``: the time zone in the form."""
     moment = pa.types.is_timestamp(field.type) and field.type.tz is not None
     hint = " (give each a time zone, or say time_zone)" if moment and zone is None else ""
     return f"column {field.name} ({field.type}): {str(error)[:200]}{hint}"
 
 
 def check_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> None:
-    """Raise RowsError if a column that must not be null has a null."""
+    """Raise RowsError if a column that must not be null, by ``schema``, has a null."""
     problems = [
         f"column {field.name} must not be null"
         for field, values in zip(schema, batch.columns, strict=True)
@@ -174,31 +185,33 @@ def check_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> None:
 
 
 BLOCK_BYTES: Final = 1 << 20
-"""Chosen: records are cut with the interpreter's lock held, for up to 20 ms a block."""
+"""Bytes of a block. Chosen: records are cut with the interpreter's lock held, for up to 20 ms a
+block."""
 RECORD_BYTES_MAX: Final = 4 << 20
-"""Chosen. Longer records must be sent as Arrow or Parquet."""
+"""The most bytes of one record. Chosen. Longer records must be sent as Arrow or Parquet."""
 Batches: TypeAlias = tuple[pa.Schema, Iterator[pa.RecordBatch]]
-"""The columns of a body, and its rows."""
+"""The columns of a body, and an iterator over its rows."""
 BOM: Final = b"\xef\xbb\xbf"
 
 
 class Lines(Protocol):
-    """Separates and decodes the records of one form."""
+    """Separates and decodes the records of one text format."""
 
     def split(self, block: bytes) -> list[bytes]:
-        """Return the records of a block; the last one may lack its end."""
+        """Return the records in a block; the last one may lack its line end."""
         ...
 
     def decode(self, block: bytes) -> pa.RecordBatch:
-        """Return the rows of a block; raises RowsError."""
+        """Return the rows in a block of whole records; raises RowsError."""
         ...
 
 
 def blocks(source: Readable, cut: Callable[[bytes], int], first_line: int = 1) -> Iterator[bytes]:
     """Yield a body in blocks of whole records; raises RowsError for a record that never ends.
 
-    ``cut`` returns the end of the last whole record of some bytes, 0 if there is none. A byte order
-    mark is removed at a file's beginning; before a later line it is a character.
+    ``cut`` returns the position after the last whole record in some bytes, 0 if there is none. A
+    byte order mark at the file's beginning (``first_line`` is 1) is removed; elsewhere it is a
+    character.
     """
     rest = source.read(BLOCK_BYTES)
     if first_line == 1:
@@ -220,7 +233,10 @@ def blocks(source: Readable, cut: Callable[[bytes], int], first_line: int = 1) -
 
 
 def decoded(found: Iterator[bytes], lines: Lines, first_line: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of blocks; raises RowsError with the line."""
+    """Yield the rows in the blocks ``found``; a RowsError names the line of the wrong record.
+
+    ``first_line``: the number of the first block's first line.
+    """
     at = first_line
     while (block := _next(found, at)) is not None:
         try:
@@ -248,7 +264,10 @@ def _decoded(block: bytes, lines: Lines) -> pa.RecordBatch:
 
 
 def _located(block: bytes, lines: Lines, at: int, error: RowsError) -> RowsError:
-    """Return the error of the first record that has one, with its line."""
+    """Find the first record in a block that cannot be decoded; return its error, with its line.
+
+    ``at``: the line in which the block begins. ``error``: the error of the whole block.
+    """
     records = lines.split(block)
     while len(records) > 1:
         first = records[: len(records) // 2]

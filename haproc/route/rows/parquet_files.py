@@ -1,8 +1,8 @@
-"""A Parquet file, read row group by row group, a few rows at a time.
+"""Reads a Parquet file row group by row group, a few rows at a time.
 
-Texts stay dictionaries until their size is known: a short file can hold a long text a million
-times. Arrow cannot read a column as a dictionary if a part is written as differences (DELTA_*). So
-fewer rows of such a column are read at a time, by their largest possible size.
+Texts stay Arrow dictionaries until their size is known: a short file can hold a long text a million
+times. Arrow cannot read a column as a dictionary if a part of it is written as differences
+(DELTA_*). So fewer rows of such a column are read at a time, by their largest possible size.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from haproc.route.rows.forms import Readable, RowsError
 from haproc.route.rows.lines import Batches
 
 READ_BYTES: Final = 1 << 20
-"""Bytes of a column that are read at a time. Chosen."""
+"""Bytes of a column that Arrow reads from the file at a time. Chosen."""
 BATCH_ROWS_MAX: Final = 64_000
 LIST_ITEMS_MAX: Final = 32 << 20
-"""The most list items of a column in one row group. Chosen: a quarter GiB of numbers."""
+"""The most list items that a column may have in one row group. Chosen: a quarter GiB of numbers."""
 REPEATED_BYTES_MAX: Final = 1 << 30
-"""The most bytes at a time of texts that the file has once. Chosen: with row groups of 128 MiB that
-is eight rows, and 300,000 rows a second were read."""
+"""The most bytes that repeated texts may take in the rows read at a time. Chosen: with row groups
+of 128 MiB that is eight rows, and 300,000 rows a second were read."""
 _REPEATING: Final = frozenset({"DELTA_BYTE_ARRAY", "PLAIN_DICTIONARY", "RLE_DICTIONARY"})
-"""Encodings that store a long text once and repeat it."""
+"""Parquet encodings that store a long text once for many rows."""
 _ITEM_BYTES: Final = 8
 _METADATA_BYTES_MAX: Final = 16 << 20
 _METADATA_ITEMS_MAX: Final = 1_000_000
-"""The most bytes of a text, and items of a list, in a file's metadata. Chosen."""
+"""The most bytes of a text (_METADATA_BYTES_MAX), and the most items of a list, in a file's
+metadata. Chosen."""
 
 
 def parquet_rows(source: Readable, columns: Sequence[Column], piece_bytes: int) -> Batches:
-    """Return the columns of a file, and its rows in batches of about ``piece_bytes``."""
+    """Return the columns of a Parquet file, and its rows in batches of about ``piece_bytes``."""
     limits = {
         "thrift_string_size_limit": _METADATA_BYTES_MAX,
         "thrift_container_size_limit": _METADATA_ITEMS_MAX,
@@ -58,7 +59,10 @@ def _leaves(file: pq.ParquetFile) -> Iterator[Any]:
 
 
 def _dictionaries(file: pq.ParquetFile) -> list[str]:
-    """Return the text columns that can be read as dictionaries: no part is differences."""
+    """Return the text columns that can be read as dictionaries.
+
+    Those are columns of which no part is written as differences.
+    """
     groups = [file.metadata.row_group(at) for at in range(file.num_row_groups)]
     return [
         leaf.path
@@ -69,7 +73,10 @@ def _dictionaries(file: pq.ParquetFile) -> list[str]:
 
 
 def _instants(file: pq.ParquetFile) -> frozenset[str]:
-    """Return the columns of moments in Spark's older form, INT96, which schemas do not show."""
+    """Return the TIMESTAMP columns in Spark's older form, INT96.
+
+    Arrow's schema does not show this form.
+    """
     return frozenset(leaf.path for leaf in _leaves(file) if leaf.physical_type == "INT96")
 
 
@@ -82,10 +89,10 @@ def _with_instants(schema: pa.Schema, instants: frozenset[str]) -> pa.Schema:
 
 
 def _values_bytes(file: pq.ParquetFile, group: Any) -> int:
-    """Return the bytes of a row group's values, of texts their references; raises RowsError.
+    """Return the bytes of a row group's values in memory; a text counts as a reference.
 
-    A row group with too many list items is refused: a list of a billion equal values takes a few
-    bytes of a file, and a row is read as a whole.
+    Raises RowsError if the row group has too many list items: a list of a billion equal values
+    takes a few bytes of a file, and a row is read as a whole.
     """
     size = 0
     for at, leaf in enumerate(_leaves(file)):
@@ -98,10 +105,11 @@ def _values_bytes(file: pq.ParquetFile, group: Any) -> int:
 
 
 def _repeated_bytes(group: Any, texts: frozenset[str]) -> int:
-    """Return the most bytes that the texts of a row can take, without ``texts``: dictionaries.
+    """Return the most bytes that the texts of one row can take in memory.
 
-    A column may hold a piece of a text once for many rows, so one text may be as large as the
-    column. A row with a list has several texts.
+    ``texts``: columns that do not count, because they are read as dictionaries. A column may store
+    a piece of a text once for many rows, so one text may be as large as the column. A row with a
+    list has several texts.
     """
     columns = [group.column(at) for at in range(group.num_columns)]
     return sum(

@@ -1,4 +1,4 @@
-"""A body of rows in any form, as rows that fit their table; a piece at a time."""
+"""Reads a body of rows in any format, and yields them fitted to their table, piece by piece."""
 
 from __future__ import annotations
 
@@ -39,24 +39,26 @@ from haproc.route.rows.lines import Batches
 _CONTINUES: Final = 0xFFFFFFFF
 _DICTIONARY, _RECORDS = 2, 3
 _RAW: Final = -1
-"""The length before a buffer of a compressed batch that is not compressed itself."""
+"""Stands in place of the unpacked length, before a buffer that is not compressed although its batch
+is."""
 AS_STREAM: Final = 2
-"""A stream may be this many times as large as its rows: padding, short views. Chosen."""
+"""How many times as large as its rows a stream may be, for padding and short views. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The size of a stream by its messages, unpacked; dictionaries count once."""
+    """The rows of an Arrow stream, and its bytes unpacked; dictionaries count once."""
 
     rows: int = 0
     size_bytes: int = 0
 
 
 def extent(source: Readable, batch_bytes_max: int) -> Extent:
-    """Return the size of a stream; raises RowsError if a batch is surely larger unpacked.
+    """Return the size of an Arrow stream without unpacking it.
 
-    A batch counts with the dictionaries that are valid for it; its form may make it `AS_STREAM`
-    times as large. ``source`` is left at its beginning.
+    Raises RowsError if a batch is surely larger than ``batch_bytes_max``. A batch counts with its
+    dictionaries; its encoding may make it `AS_STREAM` times as large as its rows. Afterwards
+    ``source`` is at its beginning.
     """
     try:
         found = _extent(source, batch_bytes_max)
@@ -97,7 +99,7 @@ def _extent(source: Readable, batch_bytes_max: int) -> Extent:
 
 
 def _length(prefix: bytes, position: int) -> tuple[int, int]:
-    """Return the length of a message's metadata, 0 at the stream's end, and its begin."""
+    """Return the length of a message's metadata, 0 at the stream's end, and where it begins."""
     if len(prefix) < 4:
         return 0, position
     (length,) = struct.unpack_from("<I", prefix)
@@ -107,7 +109,7 @@ def _length(prefix: bytes, position: int) -> tuple[int, int]:
 
 
 def _unpacked(source: Readable, batch: _Table, body: int, end: int) -> int:
-    """Return the bytes of a batch, unpacked."""
+    """Return how many bytes a batch takes unpacked; its body is from ``body`` to ``end``."""
     if batch.table(3) is None:
         return end - body
     size = 0
@@ -124,7 +126,7 @@ def _unpacked(source: Readable, batch: _Table, body: int, end: int) -> int:
 
 
 class _Table:
-    """A table in a flatbuffer; fields by their numbers. Raises struct.error."""
+    """A table of the flatbuffers format; its fields are found by number. Raises struct.error."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
@@ -150,7 +152,7 @@ class _Table:
         return _Table(self._data, at + self._number("<I", at)) if at else None
 
     def pairs(self, field: int) -> list[tuple[int, int]]:
-        """Return a list of structures of two numbers."""
+        """Return a field that is a list of pairs of numbers."""
         if not (at := self._place(field)):
             return []
         at += self._number("<I", at)
@@ -180,12 +182,12 @@ _VIEW_BYTES: Final = 16
 
 
 def batch_bytes(batch: pa.RecordBatch) -> int:
-    """Return the bytes of a batch in plain form."""
+    """Return the bytes of a batch if each value is stored by itself."""
     return sum(map(unpacked_bytes, batch.columns))
 
 
 def halved(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in pieces of at most ``bytes_max``, unless one row takes more."""
+    """Yield the batch in parts of at most ``bytes_max`` bytes; a single row may take more."""
     if batch.num_rows <= 1 or batch_bytes(batch) <= bytes_max:
         yield batch
         return
@@ -197,7 +199,7 @@ def halved(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
 def unpacked_bytes(values: pa.Array) -> int:
     """Return the bytes of the values if each is stored by itself.
 
-    In a dictionary or a view many values can share one long text.
+    In a dictionary or a view, many values can share one long text.
     """
     types, kind, count = pa.types, values.type, len(values)
     if types.is_dictionary(kind):
@@ -232,18 +234,18 @@ def _bytes_of_indices(values: pa.DictionaryArray) -> int:
 
 PIECE_BYTES: Final = 4 << 20
 PIECE_BATCHES_MAX: Final = 1000
-"""The most batches that are processed at a time; chosen, not measured."""
+"""The most batches that make one piece; chosen, not measured."""
 BEHIND_MAX: Final = 4096
 _NO_ARROW: Final = NOT_OF_FORM[FormKind.ARROW]
 
 Opener = Callable[[Readable, Sequence[Column], int], Batches]
-"""Opens a body; the number is the bytes of a batch."""
+"""Opens a body for reading; the number is the bytes of a batch."""
 
 
 def makes_a_record(stream: bytes, bytes_max: int) -> bool:
-    """True if an Arrow IPC stream's rows fit into one record.
+    """True if the rows of an Arrow IPC stream fit into one record.
 
-    An invalid stream is reported when it is read.
+    True also if the stream is invalid: the error is raised when it is read.
     """
     try:
         with clients_fault(_NO_ARROW):
@@ -254,7 +256,10 @@ def makes_a_record(stream: bytes, bytes_max: int) -> bool:
 
 
 def read(stream: bytes, bytes_max: int) -> pa.Table:
-    """Return the rows of an Arrow IPC stream, which must fit a record; raises RowsError."""
+    """Return the rows of an Arrow IPC stream.
+
+    Raises RowsError if they cannot be read, or do not fit into one record.
+    """
     batches: list[pa.RecordBatch] = []
     size = 0
     with clients_fault(_NO_ARROW):
@@ -277,7 +282,10 @@ def read(stream: bytes, bytes_max: int) -> pa.Table:
 
 
 def fitted(stream: bytes, columns: Sequence[Column], bytes_max: int, form: Form = ARROW) -> bytes:
-    """Return a client's Arrow rows as Spark takes them; raises RequestError if they don't fit."""
+    """Convert a client's Arrow rows to the form that Spark takes, for a table with ``columns``.
+
+    Raises RequestError if they do not fit the table.
+    """
     try:
         with clients_fault(_NO_ARROW):
             table = read(stream, bytes_max)
@@ -290,7 +298,10 @@ def fitted(stream: bytes, columns: Sequence[Column], bytes_max: int, form: Form 
 
 
 def _names(schema: pa.Schema, form: Form, columns: Sequence[Column]) -> list[str]:
-    """Return the column names: the form's, or else the schema's; raises RowsError."""
+    """Return the names of the rows' columns: those in ``form``, or else in the schema.
+
+    Raises RowsError if the number of names is wrong.
+    """
     names = form.names([column.name for column in columns])
     if names is None:
         return list(schema.names)
@@ -300,7 +311,7 @@ def _names(schema: pa.Schema, form: Form, columns: Sequence[Column]) -> list[str
 
 
 def misfit(error: RowsError) -> RequestError:
-    """Return the client's error for its rows."""
+    """Turn a RowsError into the RequestError that the client receives."""
     return refused(
         ErrorClass.ROWS_MISFIT, str(error), "send the table's columns by name, of types that fit"
     )
@@ -313,7 +324,7 @@ def pieces(
     form: Form = ARROW,
     parquet: Opener | None = None,
 ) -> Iterator[Chunk]:
-    """Yield a client's rows as Spark takes them, at least one piece; raises RequestError.
+    """Yield a client's rows in pieces that Spark takes, at least one piece; raises RequestError.
 
     ``source`` is read to its end. No record batch may be larger than ``bytes_max``. ``parquet``
     opens Parquet; only a process of its own passes it, because that may end the process.
@@ -373,7 +384,7 @@ def _cut(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.Recor
 
 
 def _groups(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[list[pa.RecordBatch]]:
-    """Yield lists of batches that make a piece each; at least one list, perhaps empty."""
+    """Group batches so that each group makes one piece; yields an empty one if there are none."""
     group: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
