@@ -118,11 +118,12 @@ async def test_new_cluster_with_a_wrong_mapping_reports_it_and_can_be_rebuilt_by
     await stage.equal(*"abcd")
 
 
-@pytest.mark.parametrize("away_s", [30, 1000])
+@pytest.mark.parametrize(("away_s", "replaced"), [(30, False), (1000, True)])
 @as_story()
 async def test_storage_that_is_away_is_waited_for_or_replaced_by_the_spares(
-    stage: Stage, away_s: float
+    stage: Stage, away_s: float, replaced: bool
 ) -> None:
+    """The cluster's lineage names the donor of the completed copy."""
     shelf, donors = await begun(stage), list[str]()
 
     def is_away(node: Node) -> None:
@@ -137,6 +138,8 @@ async def test_storage_that_is_away_is_waited_for_or_replaced_by_the_spares(
     mount(stage, "c")
     await stage.equal(*"abc")
     assert sorted(shelf.copied) == ["t", "u"] and copies(stage) == 1
+    copied_from, _ = stage.replica("c").core.notes.lineage[-1]
+    assert (copied_from != donors[0]) is replaced
 
 
 @as_story()

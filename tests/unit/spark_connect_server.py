@@ -74,6 +74,7 @@ class Server(pb2_grpc.SparkConnectServiceServicer):
         self.wait_s = wait_s
         self.seen: list[Seen] = []
         self.draining = False
+        self.health_delay_s = 0.0
         self.go_on = threading.Event()
         self.port = 0
         self._credentials = credentials
@@ -213,6 +214,7 @@ class _Health(grpc.GenericRpcHandler):
             return None
 
         def check(request: bytes, context: Any) -> bytes:
+            time.sleep(self._server.health_delay_s)
             return NOT_SERVING if self._server.draining else SERVING
 
         return grpc.unary_unary_rpc_method_handler(check)

@@ -12,7 +12,8 @@ from haproc.classify.classifier import Unparsed, classify, gives_rows
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
-from haproc.classify.tokens import TokenKind, tokenize
+from haproc.classify.tokens import LexicalError, TokenKind, tokenize
+from haproc.failure import ErrorClass
 from tests.readings.classified import classified as of_text
 from tests.readings.classified import parsed_as
 from tests.unit.statement_table import Expected, accepted, statements
@@ -192,12 +193,26 @@ def test_classify_of_writing_verb_leaves_the_statement_to_spark(
     """After WITH, verbs other than INSERT, UPDATE, DELETE and MERGE may pass as a query: Spark
     refuses.
     """
+    sql = f"{with_clause}{verb} {soup}"
     try:
-        found = classify(f"{with_clause}{verb} {soup}", Context(), RULES)
-    except RefusedError:
+        found = classify(sql, Context(), RULES)
+    except RefusedError as error:
+        assert error.error_class == (
+            ErrorClass.SYNTAX if is_unclosed(sql) else ErrorClass.MULTIPLE_STATEMENTS
+        )
+        assert is_unclosed(sql) or ";" in soup.rstrip("; ")
         return
     by_spark = with_clause and verb not in ("INSERT", "UPDATE", "DELETE", "MERGE")
     assert isinstance(found, Unparsed) or found.insert is not None or by_spark
+
+
+def is_unclosed(sql: str) -> bool:
+    """True if a string, a quoted name or a comment does not end."""
+    try:
+        list(tokenize(sql))
+    except LexicalError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("before", ["FROM u", "FROM (SELECT 1) u", "WITH a AS (SELECT 1) FROM u"])

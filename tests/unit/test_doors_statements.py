@@ -239,7 +239,7 @@ async def test_query_of_a_client_that_left_is_cancelled_and_a_write_goes_on(tmp_
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
             await until(lambda: rig.service.cancelled == ["SLOW"])
-            assert rig.app[REGISTRY].request_admission.inside == 1
+            await until(lambda: rig.app[REGISTRY].request_admission.inside == 1)
             hold.set()
             await until(lambda: rig.service.finished == ["WRITE"])
             await until(lambda: rig.app[REGISTRY].request_admission.inside == 0)

@@ -216,7 +216,7 @@ async def test_cancel_ends_a_repeated_request_that_waits_for_the_first(tmp_path:
         first = asyncio.create_task(_status_of(rig, statement="SLOW", request_id="r1"))
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
         again = asyncio.create_task(_status_of(rig, statement="SLOW", request_id="r1"))
-        await asyncio.sleep(0.2)
+        await until(lambda: rig.app[REGISTRY].request_admission._waiting.taken == 2)
         _, answer = await rig.ask("post", f"{STATEMENTS}/r1/cancel")
         assert answer["became"] == "canceled"
         assert await first == await again == (400, "HAPROC_CANCELED")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from aiohttp import web
 
 import haclient
 from tests.unit.haclient_rig import (
@@ -17,7 +20,7 @@ from tests.unit.haclient_rig import (
     servers,
     settle,
 )
-from tests.unit.haclient_server import Server, chunked
+from tests.unit.haclient_server import WAIT_S, Server, chunked
 
 __all__ = ["connect", "connect_plainly", "servers"]
 
@@ -37,6 +40,31 @@ async def test_append_of_many_rows_sends_all_of_them(connect: Open, servers: lis
     for _, query, rows in servers[0].appended:
         assert query["request_id"] == "r" and rows.equals(MANY)
     assert len(servers[0].appended) == 2
+
+
+async def test_append_of_many_rows_sends_them_as_they_are_read(
+    connect: Open, servers: list[Server]
+) -> None:
+    begun = threading.Event()
+
+    async def receive(
+        server: Server, request: web.Request, body: dict[str, Any]
+    ) -> web.StreamResponse:
+        begin = await request.content.readexactly(1000)
+        begun.set()
+        received = pa.ipc.open_stream(begin + await request.content.read()).read_all()
+        server.appended.append(("t", {}, received))
+        return web.json_response({"statement_id": "x", "ha": {"cluster": server.name}})
+
+    def source() -> Iterator[pa.RecordBatch]:
+        *first, last = batches_of_many()
+        yield from first
+        assert begun.wait(WAIT_S), "the first rows wait for the last ones"
+        yield last
+
+    servers[0].rows_script.append(receive)
+    await settle(connect(servers).append("t", source()))
+    assert servers[0].appended[0][2].equals(MANY)
 
 
 async def test_append_of_many_rows_fails_over_if_they_can_be_read_again(

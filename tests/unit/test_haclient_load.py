@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import gzip
 import io
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +23,7 @@ from haclient import cli, files
 from haclient.files import CsvRecords, FileKind, Loaded, LoadFile, form_of, pieces
 from haclient.load_command import Bar
 from tests.unit.haclient_rig import UNAVAILABLE, Open, connect, connect_plainly, servers, settle
-from tests.unit.haclient_server import Server, answering, failing
+from tests.unit.haclient_server import WAIT_S, Server, answering, failing
 
 __all__ = ["connect", "connect_plainly", "servers"]
 
@@ -440,14 +442,31 @@ def test_load_digest_changes_when_the_file_would_be_cut_differently(
     assert csv_now == before[0] and parquet_now != before[1]
 
 
-async def test_error_of_a_piece_ends_the_load_before_all_pieces_are_sent(
+async def test_error_of_a_piece_ends_the_load_once_the_others_under_way_have_ended(
     connect: Open, servers: list[Server], tmp_path: Path
 ) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(LINES * 10)
-    servers[0].rows_script += [failing(422, "application", "CHECK", "23001")]
+    begun, ended = 0, 0
+    refuse = failing(422, "application", "CHECK", "23001")
+
+    async def last_to_begin(*given: Any) -> web.StreamResponse:
+        async with asyncio.timeout(WAIT_S):
+            while begun < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        return await refuse(*given)
+
+    async def last_to_end(server: Server, *_: Any) -> web.StreamResponse:
+        nonlocal begun, ended
+        begun += 1
+        await asyncio.sleep(0.5)
+        ended += 1
+        return web.json_response({"statement_id": "x", "ha": {"cluster": server.name}})
+
+    servers[0].rows_script += [last_to_begin, last_to_end, last_to_end]
     with pytest.raises(haclient.IntegrityError):
         await settle(connect(servers).load(path, "t", columns="id,s", piece_bytes=4000, at_once=3))
+    assert ended == 2
     assert len(servers[0].bodies) < 20
 
 

@@ -357,14 +357,14 @@ def test_clients_with_numbers_are_spread(opened: Sessions, servers: list[Server]
     assert found == ["a", "b", "c"]
 
 
-def test_nearest_order_keeps_the_list_for_similar_round_trips(
+def test_nearest_order_uses_the_server_with_the_shortest_round_trip(
     opened: Sessions, servers: list[Server]
 ) -> None:
-    session = opened(*servers, order="nearest", refresh_s=0.01)
-    read(session)
-    roster = channel(session).view._roster
-    until(lambda: all(each.round_trip_s for each in channel(session).view._roster.known))
-    assert roster.in_use() == (0, 1, 2)
+    servers[0].health_delay_s, servers[2].health_delay_s = 0.8, 0.4
+    session = opened(*servers, order="nearest", refresh_s=0.01, **QUICK_BACK)
+    assert names(read(session)) == "a"  # nothing is measured yet
+    until(lambda: channel(session).view.memory.preferred == (1, 2, 0))
+    until(lambda: names(read(session)) == "b")
 
 
 def test_stopped_session_leaves_no_thread_and_no_link(servers: list[Server]) -> None:

@@ -23,7 +23,7 @@ from haclient.columns import date_text
 from haclient.output import text
 from haclient.request_ids import AGE_MAX_S, Age, new_request_id, request_id
 from haclient.settings import parse_servers
-from haclient.statements import Split, is_row_insert, split
+from haclient.statements import Split, is_row_insert, pieces, split
 from haproc.pin.parameters import bind, parse_parameters
 from haproc.statements.plain_arrow import timestamp_text as server_text
 from tests.unit.haclient_server import arrow
@@ -283,13 +283,30 @@ def test_split_of_a_text_returns_its_statements_and_the_rest(sql: str, expected:
     assert split(sql) == expected
 
 
-@given(st.text(alphabet="a;'\"`-/*\\ \nr(", max_size=60))
-def test_split_of_any_text_ends_and_loses_no_statement(sql: str) -> None:
+def parts(sql: str) -> list[str]:
+    """Return the words, strings and signs of a text, without comments."""
+    found = ((kind, sql[begin:end]) for kind, begin, end in pieces(sql))
+    return [text for kind, text in found if kind not in ("line", "block", "space")]
+
+
+PIECES = ["a", "'", '"', "`", "--", "/*", "*/", "\\", " ", "\n", "r", "(", "-", "/"]
+
+
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=8).map("".join)).map(";".join))
+def test_split_of_any_text_loses_nothing_of_any_statement(sql: str) -> None:
     found = split(sql)
-    assert all(statement.strip() for statement in found.statements)
-    assert split(";".join(found.statements) + ";" if found.statements else "").rest == "" or (
-        "--" in sql
-    )
+    expected: list[list[str]] = [[]]
+    for part in parts(sql.strip()):
+        if part == ";":
+            expected.append([])
+        else:
+            expected[-1].append(part)
+    *ended, rest = expected
+    assert [parts(statement) for statement in found.statements] == [each for each in ended if each]
+    assert parts(found.rest) == rest
+    assert all(statement in sql for statement in found.statements) and found.rest in sql
+    # A newline, because a statement may end with a comment.
+    assert split("\n;".join((*found.statements, found.rest))) == found
 
 
 @pytest.mark.parametrize(

@@ -173,10 +173,11 @@ def test_attempt_of_a_haproc_that_is_gone_is_replaced_or_lost() -> None:
     assert steps([last], seen(alive={}, serving=False)) == []
 
 
-def test_own_attempt_that_does_not_run_here_is_replaced() -> None:
-    job = made(attempt("x"))
-    assert steps([job], seen("a", here=frozenset({"x"}))) == []
-    assert steps([job], seen("a")) == [(Step.START, job)]
+def test_own_attempt_that_does_not_run_here_is_replaced_or_lost() -> None:
+    last, once = made(attempt("x"), restarts=0), made(attempt("x"))
+    for job, step in ((once, Step.START), (last, Step.LOST)):
+        assert steps([job], seen("a", here=frozenset({"x"}))) == []
+        assert steps([job], seen("a")) == [(step, job)]
 
 
 def test_started_jobs_are_no_more_than_the_free_room() -> None:
@@ -289,9 +290,6 @@ def test_log_line_without_an_end_is_bounded_and_carriage_returns_end_lines() -> 
     assert [len(line) for line in stored.lines().values()] == [1, 1, 8192, 8192, 3617]
 
 
-# -- schedules ---------------------------------------------------------------------------------
-
-
 def test_log_of_empty_lines_is_bounded() -> None:
     tail = Tail(0, 1000)
     for _ in range(10):
@@ -307,21 +305,6 @@ def test_files_and_logs_without_a_job_are_left_over() -> None:
     keys = [file_key(stored, 0) for stored in (old, young, of_job.stored)]
     keys += [piece_key(number, "x", 0, 1) for number in (7, 8)]
     assert left_over(keys, {7: of_job}, now_ms) == [keys[0], keys[-1]]
-
-
-def test_schedule_is_due_at_moments_that_every_haproc_computes_alike() -> None:
-    every = Schedule("s", "f.py", every_s=300)
-    assert [slot(every, now) for now in (899.9, 900, 1199.9)] == [600, 900, 900]
-    noon = 1_767_268_800  # 2026-01-01 12:00:00 UTC
-    daily = Schedule("s", "f.py", cron="0 12 * * *")
-    found = [slot(daily, noon + more) for more in (-1, 0, 0.5, 59, LATE_MAX_S, LATE_MAX_S + 1)]
-    assert found == [None, noon, noon, noon, noon, None]
-    assert request_id(daily, noon) == f"schedule:s:{noon}"
-
-
-def test_schedule_is_led_by_the_lowest_name_that_is_ready() -> None:
-    assert leads("a", {"b", "c"}) and leads("b", {"c"}) and leads("c", ())
-    assert not leads("b", {"a", "c"})
 
 
 @pytest.mark.parametrize("letter", ["ü", "東", "👩"])
@@ -344,3 +327,21 @@ def test_long_line_that_is_not_utf8_is_cut() -> None:
     tail = Tail(0, 1 << 20)
     tail.add_output(b"\x80" * (3 * LINE_BYTES_MAX) + b"\n")
     assert tail.end == 3
+
+
+# -- schedules ---------------------------------------------------------------------------------
+
+
+def test_schedule_is_due_at_moments_that_every_haproc_computes_alike() -> None:
+    every = Schedule("s", "f.py", every_s=300)
+    assert [slot(every, now) for now in (899.9, 900, 1199.9)] == [600, 900, 900]
+    noon = 1_767_268_800  # 2026-01-01 12:00:00 UTC
+    daily = Schedule("s", "f.py", cron="0 12 * * *")
+    found = [slot(daily, noon + more) for more in (-1, 0, 0.5, 59, LATE_MAX_S, LATE_MAX_S + 1)]
+    assert found == [None, noon, noon, noon, noon, None]
+    assert request_id(daily, noon) == f"schedule:s:{noon}"
+
+
+def test_schedule_is_led_by_the_lowest_name_that_is_ready() -> None:
+    assert leads("a", {"b", "c"}) and leads("b", {"c"}) and leads("c", ())
+    assert not leads("b", {"a", "c"})

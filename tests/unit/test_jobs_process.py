@@ -17,7 +17,7 @@ from haproc.jobs.inside import NICE
 from haproc.jobs.model import JobLimits, Outcome
 from haproc.jobs.process import End, Plan, Running, make_folder, remove_folder
 
-ENOUGH_S = 30.0
+ENOUGH_S = 120.0
 LIMITS = JobLimits(memory_bytes=1 << 30, cpu_s=20, wall_s=ENOUGH_S)
 SETTINGS = Jobs(
     isolation=Isolation.NONE,
@@ -75,10 +75,12 @@ async def test_program_that_fails_reports_its_exit_code_or_signal(tmp_path: Path
 async def test_program_at_a_limit_is_ended(tmp_path: Path) -> None:
     waits = plan(tmp_path, "import time; time.sleep(100)")
     waits = replace(waits, limits=replace(LIMITS, wall_s=0.3))
-    assert (await run(waits))[1].outcome is Outcome.LIMIT
+    _, end = await run(waits)
+    assert (end.outcome, end.why) == (Outcome.LIMIT, "its time is over")
     burns = plan(tmp_path, "while True: pass")
     burns = replace(burns, limits=replace(LIMITS, cpu_s=1))
-    assert (await run(burns))[1].outcome is Outcome.LIMIT
+    _, end = await run(burns)
+    assert end.outcome is Outcome.LIMIT and "time of the CPU" in end.why
     eats = plan(tmp_path, "b = bytearray(2 << 30)")
     printed, end = await run(eats)
     assert "MemoryError" in printed and end.outcome is Outcome.FAILED

@@ -9,7 +9,8 @@ import pyspark.sql.connect.functions as F
 import pytest
 
 from haproc import protos
-from haproc.classify.plans import relations
+from haproc.classify.model import RefusedError
+from haproc.classify.plans import delta, relations
 from haproc.classify.plans.commands import read_plan
 from haproc.classify.plans.delta import DeltaRelation
 from haproc.pin.plan_parts import inlined, input_of, with_input
@@ -119,11 +120,16 @@ def test_text_with_very_many_subqueries_is_a_hidden_reason() -> None:
     assert of_input(lambda t: t.filter(" OR ".join([text] * 99)))
 
 
-def test_relations_known_to_the_reading_are_all_judged() -> None:
-    known = {*relations.READING, *relations.USER_CODE, *relations.NAMED, "sql"}
+def test_relations_of_the_protocol_are_all_judged_or_refused() -> None:
+    fields = protos.relations.Relation.DESCRIPTOR.oneofs_by_name["rel_type"].fields
+    accepted = {each.name for each in fields} - {"unknown", *relations.REFUSED}
+    assert {*relations.READING, *relations.USER_CODE, *relations.NAMED, "sql"} == accepted
     of_words = {"transpose", "summary", "describe", "cov", "corr"}
-    assert known <= {*frames.SHOWN, *frames._WORDS, *of_words}
+    own = {relations.COMPUTED_RANGE, delta.VERSIONS}
+    assert {*frames.SHOWN, *frames._WORDS, *of_words} - own == accepted
     assert not frames.SHOWN & {*frames._WORDS, *of_words}
+    with pytest.raises(RefusedError):
+        hidden_of(protos.base.Plan(root=protos.relations.Relation(unknown={})))
 
 
 def merged() -> Any:

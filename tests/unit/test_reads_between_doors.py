@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -54,7 +55,7 @@ from tests.unit.canned import (
     CannedStream,
     chunks_of,
 )
-from tests.unit.door_rig import STATEMENTS, WAIT_S
+from tests.unit.door_rig import STATEMENTS, WAIT_S, until
 
 QUERY = "SELECT name FROM t"
 
@@ -291,15 +292,22 @@ async def test_query_in_a_session_is_refused_where_another_one_would_be_forwarde
 
 
 async def test_waiting_queries_end_when_their_clients_disconnect_or_their_cluster_stops(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with pair(tmp_path, Reads(Consistency.LINEARIZABLE, wait_s=1.0)) as ring:
+    looks = Counter[object]()
+
+    def positions(self: HAProc) -> list[Candidate]:
+        looks[asyncio.current_task()] += 1
+        return []
+
+    monkeypatch.setattr(HAProc, "positions", positions)
+    async with pair(tmp_path, Reads(Consistency.LINEARIZABLE, wait_s=0.2)) as ring:
         a, b = ring.a, ring.b
-        b.others = []
         b.spark.go.clear()
         await ring.ask(a, "INSERT INTO t VALUES (1)")
         requests = [asyncio.ensure_future(ring.ask(b, QUERY)) for _ in range(100)]
-        await asyncio.sleep(1.5)
+        # Each looks for another cluster when it comes, and again after wait_s.
+        await until(lambda: sum(count > 1 for count in looks.values()) == len(requests))
         assert not [each.result() for each in requests if each.done()]
         for each in requests[:40]:
             each.cancel()
