@@ -274,9 +274,10 @@ def cut(encoded: bytes, value_max: int) -> list[bytes]:
 
 
 def head_of(encoded: bytes, parts: Sequence[int]) -> bytes:
-    """Return the head of a large record whose parts are at the offsets ``parts``.
+    """Return the head of a large record: the message that names its parts and completes it.
 
-    Readers see the record when its head is stored.
+    ``encoded``: the whole record. ``parts``: the offsets at which its parts are stored. Readers see
+    the record only after its head is stored, so the parts must be durable before.
     """
     head = _encode_head(Head(tuple(parts), len(encoded), zlib.crc32(encoded)))
     return _HEAD_START + struct.pack("<I", len(head)) + head

@@ -46,8 +46,9 @@ class _ReplacedError(Exception):
 class StoreReader:
     """Reads the store's topic, on one thread.
 
-    ``on_begin`` is called with the revision that was reached after all keys were read: at the first
-    read, and after a long pause. ``on_changes`` is called with the later changes, in order.
+    The first read reads all keys; so does a read that comes long after the one before
+    (REBUILT_AFTER_S). When all keys have been read, ``on_begin`` is called with the revision that
+    was reached. Each other read calls ``on_changes`` with the changes since the one before.
     """
 
     def __init__(

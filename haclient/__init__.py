@@ -4,8 +4,14 @@
         cursor = connection.execute("SELECT * FROM sales WHERE id = ?", [7])
         print(cursor.fetchall(), cursor.ha["cluster"])
 
-Layers, each using only those below it: `Cursor` and `Connection` (PEP 249) · ring (runs a request)
-· failover (the policy, pure) · transport (HTTP). `haclient.aio` has the same for asyncio.
+Layers from top to bottom; each uses only those below it:
+
+- `Cursor` and `Connection`: PEP 249;
+- `haclient.sync.ring`: sends a request to the servers until one of them answers;
+- `haclient.failover`: decides which server is next, and when to give up; without input or output;
+- `haclient.sync.transport`: HTTP.
+
+`haclient.aio` has the same layers for asyncio.
 """
 
 from __future__ import annotations

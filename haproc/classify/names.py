@@ -137,10 +137,11 @@ def may_be_temporary(parts: Sequence[str]) -> bool:
 
 
 def target(parts: Sequence[str], context: Context) -> str:
-    """Return the full name of the table that a statement changes; RefusedError if it can't be one.
+    """Return the full name of the table that a statement changes.
 
-    Every written name passes here: transaction markers are found by table name, so HAProc could not
-    find out whether a write without a table's name was applied.
+    Raises RefusedError if the parts name no table that clients may change, or if the name has to be
+    computed. Every name of a table to be changed is checked here: HAProc finds a transaction marker
+    by the table's name, and without it could not find out whether the write was applied.
     """
     if not parts:
         raise RefusedError(

@@ -394,7 +394,11 @@ class Examination(Statement):
         yield from self.names(node, place)
 
     def _string_at(self, literal: Node, text: str) -> TextRange | None:
-        """Return the place of the one string with this text in a literal; None if not found."""
+        """Return where a literal's text is written in the statement, as a quoted string.
+
+        None if not exactly one string at the literal's place has this text, or if that place is
+        not known.
+        """
         if literal.place is None or self.inside.get(id(literal)):
             return None
         start = literal.place.start

@@ -263,14 +263,16 @@ class Attempts:
     1. *Is it known?* If the log has an operation of the same user and id, its outcome is the
        answer, whatever the tables are like now.
     2. *Make the operation.* This cluster looks up what the write needs (columns, views, the
-       analysis). An error that is no availability error may only mean that this cluster lags. So it
-       is returned only if the cluster had applied all records that the log has. Otherwise HAProc
+       analysis). If that ends with another error than an availability error, the reason may be that
+       this cluster lags. So HAProc asks the log for its end. The client gets the error only if the
+       cluster had applied everything below that end before the lookup began. Otherwise HAProc
        waits until it has, and tries again from 1.
     3. *Append the operation.* If it proves stale (`replicate.log_state.definitions`), it is made
        again.
 
-    If the log cannot be reached after an error in step 2, a request that is sent for the first time
-    gets this error: no cluster can have applied it. A retry gets an availability error.
+    If the log cannot be asked for its end then, the client gets the error of step 2 if it sent the
+    request for the first time: no cluster can have applied the request. For a retry the client
+    gets an availability error.
 
     The caller enforces the request's timeout.
     """

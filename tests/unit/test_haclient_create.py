@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from haclient.file_schemas import (
     stated_types,
     table_of,
 )
-from haclient.files import LoadFile, form_of
+from haclient.files import Loaded, LoadFile, form_of
+from haclient.load_command import Bar
 from tests.unit.haclient_rig import server
 from tests.unit.haclient_server import Server, answering, failing, reset
 
@@ -241,3 +243,19 @@ def test_load_whose_table_is_rejected_loads_nothing(
     server.stop()
     assert load(server, path, "--create", "--wait", "0") == output.EXIT_UNAVAILABLE
     assert "go on with --resume" in capsys.readouterr().err
+
+
+def test_progress_bar_shows_share_rate_and_remaining_time() -> None:
+    at = [0.0]
+    out = io.StringIO()
+    bar = Bar(out, True, lambda: at[0])
+    at[0] = 2.0
+    bar.show(Loaded("x", 8 << 20, bytes=2 << 20, rows=10, pieces=1))
+    assert out.getvalue() == (
+        "\r[#######.......................]  25% · 10 rows · 2.0 MiB · 1.0 MiB/s · 6 s left"
+    )
+    bar.end()
+    assert out.getvalue().endswith(" \r")
+    silent = io.StringIO()
+    Bar(silent, False).show(Loaded("x", 0))
+    assert silent.getvalue() == ""

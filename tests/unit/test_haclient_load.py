@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 import haclient
 from haclient import cli, files
 from haclient.files import CsvRecords, FileKind, Loaded, LoadFile, form_of, pieces
-from haclient.load_command import Bar
 from tests.unit.haclient_rig import UNAVAILABLE, Open, connect, connect_plainly, servers, settle
 from tests.unit.haclient_server import WAIT_S, Server, answering, failing
 
@@ -493,19 +492,3 @@ def test_load_command_reports_rows_resumption_and_errors(
     assert cli.main(["load", str(tmp_path / "none.csv"), "--table", "t", *at]) == 2
     path.write_bytes(b"")
     assert cli.main(["load", str(path), "--table", "t", *at]) == 2
-
-
-def test_progress_bar_shows_share_rate_and_remaining_time() -> None:
-    at = [0.0]
-    out = io.StringIO()
-    bar = Bar(out, True, lambda: at[0])
-    at[0] = 2.0
-    bar.show(Loaded("x", 8 << 20, bytes=2 << 20, rows=10, pieces=1))
-    assert out.getvalue() == (
-        "\r[#######.......................]  25% · 10 rows · 2.0 MiB · 1.0 MiB/s · 6 s left"
-    )
-    bar.end()
-    assert out.getvalue().endswith(" \r")
-    silent = io.StringIO()
-    Bar(silent, False).show(Loaded("x", 0))
-    assert silent.getvalue() == ""

@@ -1,9 +1,12 @@
 """Chooses the tables of a backlog that are copied, because their replay would take longer.
 
-A copy has the tables as they are at an offset that the queue has not reached, its *marker*. The
-copy replaces the operations before the marker that write the copied tables. Other operations
-before it are replayed afterwards. That is right only if none of them reads or changes a copied
-table; otherwise there is no such copy (`Backlog.hindrance`).
+A copy has the tables as they are at an offset that the cluster's cursor has not reached: the
+copy's *marker* (no transaction marker). There are two groups of operations below the marker:
+
+- those that write only copied tables, and have a transaction marker: the copy has their effect, so
+  they are passed over;
+- all others: they are replayed after the copy, and would find copied tables in a later state. So
+  there is no such copy if one of them reads or changes a copied table (`Backlog.hindrance`).
 
 Values in, values out.
 """

@@ -128,7 +128,10 @@ class Schedule:
         self._readiness.provide(offset)
 
     def permit(self, offset: int) -> None:
-        """Let a synchronous operation run before its decision, as its origin has asked."""
+        """Let a synchronous operation run here before its decision is read from the log.
+
+        The HAProc that received the operation asks for that, or the ring has rejected it.
+        """
         self._readiness.permit(offset)
 
     def isolate(self, offset: int) -> None:

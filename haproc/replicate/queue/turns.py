@@ -41,7 +41,10 @@ class Readiness:
         self._provided.add(offset)
 
     def permit(self, offset: int) -> None:
-        """Let a synchronous operation run before its decision, as its origin has asked."""
+        """Let a synchronous operation run here before its decision is read from the log.
+
+        The HAProc that received the operation asks for that, or the ring has rejected it.
+        """
         self._permitted.add(offset)
 
     def lacks_rows(self, offset: int, op: Operation) -> bool:
