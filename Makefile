@@ -34,7 +34,7 @@ test: $(READY) ## What tells most, also on a ring of real Sparks: about 15 minut
 
 # More seeds than the tests take by themselves.
 test-all: export SEEDS := 64
-test-all: $(READY) ## Every test, rules broken on purpose and long ones too: about an hour
+test-all: $(READY) ## Every test, rules broken on purpose and long ones too: two hours on 2 cores
 	@$(PY) -m pytest $(SPREAD) --durations 50
 
 check: $(READY) ## Formatting, lint, types
