@@ -166,26 +166,34 @@ class NodeDoors:
     request_admission: RequestAdmission
 
 
-def build_doors(
-    config: Config,
-    member: LocalMember,
-    service: RingService,
-    status: NodeStatus,
-    presence: Presence,
-    drift: DriftWatch,
-    listing: Listing,
-    metrics: Metrics,
-    texts: Texts,
-    store: KeyValueStore,
-    archive: ArchiveService,
-    jobs: JobsHere | None,
-    access: Access,
-    certificates: Certificates | None,
-) -> NodeDoors:
-    """Build all listeners of this HAProc from its parts; none is open yet."""
-    core, replica, name = member.core, member.replica, member.core.me
+@dataclass(frozen=True, slots=True)
+class BehindDoors:
+    """The parts of a HAProc that its doors need."""
+
+    config: Config
+    member: LocalMember
+    service: RingService
+    status: NodeStatus
+    presence: Presence
+    drift: DriftWatch
+    listing: Listing
+    metrics: Metrics
+    texts: Texts
+    store: KeyValueStore
+    archive: ArchiveService
+    jobs: JobsHere | None
+    access: Access
+    certificates: Certificates | None
+
+
+def build_doors(behind: BehindDoors) -> NodeDoors:
+    """Build all listeners of this HAProc; none is open yet."""
+    config, service, texts, jobs = behind.config, behind.service, behind.texts, behind.jobs
+    status, metrics, presence = behind.status, behind.metrics, behind.presence
+    core, replica, name = behind.member.core, behind.member.replica, behind.member.core.me
+    access, certificates = behind.access, behind.certificates
     clients = client_app(config, name, service, status, metrics, texts, jobs, access)
-    keep(clients, config, archive)
+    keep(clients, config, behind.archive)
     attest(clients, config, replica.operators)
     registry = clients[REGISTRY]
     operators = operator_app(
@@ -201,8 +209,8 @@ def build_doors(
         access,
     )
     admit(operators, replica.admission)
-    add_settings(operators, drift)
-    attend(operators, listing)
+    add_settings(operators, behind.drift)
+    attend(operators, behind.listing)
     supervise(operators, jobs.service if jobs else None)
     watching = Watching(
         config, presence, status, replica, core.peers.status, jobs.runner if jobs else None
@@ -217,7 +225,9 @@ def build_doors(
     )
     return NodeDoors(
         listener,
-        connect_door(config, name, service, registry, texts, store, certificates, jobs, access),
+        connect_door(
+            config, name, service, registry, texts, behind.store, certificates, jobs, access
+        ),
         operator_door(config, name, operators, presence, certificates),
         registry.request_admission,
     )

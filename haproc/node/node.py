@@ -33,7 +33,7 @@ from haproc.jobs.request import Upload, check_program
 from haproc.membership.connections import HttpPeers, PeerDoors
 from haproc.membership.state import SERVING, State
 from haproc.metrics import Metrics
-from haproc.node.doors import NodeDoors, build_doors, wait_for_log
+from haproc.node.doors import BehindDoors, NodeDoors, build_doors, wait_for_log
 from haproc.node.member import (
     LocalMember,
     Observers,
@@ -237,20 +237,22 @@ class Node:
         drift = DriftWatch(name, config.secret, engine, peers, member.core.health.up, begins)
         status = NodeStatus(config, member, service, presence, drift, upkeep)
         doors = build_doors(
-            config,
-            member,
-            service,
-            status,
-            presence,
-            drift,
-            listing,
-            metrics,
-            self._texts,
-            store,
-            build_archive(config, member, world, peers),
-            jobs,
-            self._access,
-            self._certificates,
+            BehindDoors(
+                config,
+                member,
+                service,
+                status,
+                presence,
+                drift,
+                listing,
+                metrics,
+                self._texts,
+                store,
+                build_archive(config, member, world, peers),
+                jobs,
+                self._access,
+                self._certificates,
+            )
         )
         status.behind(lambda: doors.clients.is_open)
         if doors.connect is not None:
