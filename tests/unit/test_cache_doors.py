@@ -29,7 +29,7 @@ class ExplainingSpark(Spark):
     """A Spark that answers each plan reading with a canned text."""
 
     plan_reading: str = PLAN
-    texts: list[str] = field(default_factory=list)
+    query_texts: list[str] = field(default_factory=list)
     looks: int = 0
 
     async def query(
@@ -41,7 +41,7 @@ class ExplainingSpark(Spark):
         observed: Observed | None = None,
     ) -> CannedStream:
         assert isinstance(statement, SqlText)
-        self.texts.append(statement.sql)
+        self.query_texts.append(statement.sql)
         return await super().query(statement, timeout_s=timeout_s)
 
     async def reading(
