@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -292,32 +291,24 @@ async def test_query_in_a_session_is_refused_where_another_one_would_be_forwarde
 
 
 async def test_waiting_queries_end_when_their_clients_disconnect_or_their_cluster_stops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    looks = Counter[object]()
-
-    def positions(self: HAProc) -> list[Candidate]:
-        looks[asyncio.current_task()] += 1
-        return []
-
-    monkeypatch.setattr(HAProc, "positions", positions)
-    async with pair(tmp_path, Reads(Consistency.LINEARIZABLE, wait_s=0.2)) as ring:
+    async with pair(tmp_path, Reads(Consistency.LINEARIZABLE, wait_s=WAIT_S)) as ring:
         a, b = ring.a, ring.b
+        b.others = []
+        admission = b.registry.request_admission
         b.spark.go.clear()
         await ring.ask(a, "INSERT INTO t VALUES (1)")
         requests = [asyncio.ensure_future(ring.ask(b, QUERY)) for _ in range(100)]
-        # Each looks for another cluster when it comes, and again after wait_s.
-        await until(lambda: sum(count > 1 for count in looks.values()) == len(requests))
+        await until(lambda: admission._at_rest.taken == len(requests))
         assert not [each.result() for each in requests if each.done()]
         for each in requests[:40]:
             each.cancel()
-        async with asyncio.timeout(WAIT_S):
-            while b.registry.request_admission.inside > 60:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: admission.inside <= 60)
         b.core.condition.stopping()
         answers = await asyncio.gather(*requests[40:])
         assert {each["error_class"] for each in answers} == {"HAPROC_DRAINING"}
-        assert b.registry.request_admission.inside == 0
+        assert admission.inside == 0
         b.spark.go.set()
 
 
@@ -328,17 +319,15 @@ async def test_queries_that_wait_for_their_cluster_hold_no_permits(tmp_path: Pat
         b.others = []
         b.spark.go.clear()
         await ring.ask(a, "INSERT INTO t VALUES (1)")
-        requests = []
+        admission, requests = b.registry.request_admission, list[asyncio.Future[Any]]()
         for _ in range(6):  # each of them has had a place when the next one comes
             requests.append(asyncio.ensure_future(ring.ask(b, QUERY)))
-            async with asyncio.timeout(WAIT_S):
-                while b.registry.request_admission._at_rest.taken < len(requests):  # noqa: ASYNC110
-                    await asyncio.sleep(0.005)
+            await until(lambda: admission._at_rest.taken == len(requests))
         assert await ring.name_from(b, consistency="any") == "b"
         b.spark.go.set()
         answers = await asyncio.gather(*requests)
         assert {each["status"]["state"] for each in answers} == {"SUCCEEDED"}
-        assert b.registry.request_admission.inside == 0
+        assert admission.inside == 0
 
 
 async def test_query_of_a_peer_is_run_here_or_refused_and_never_forwarded(
