@@ -168,12 +168,12 @@ async def _measure(kafka: LocalKafka) -> list[Row]:
 
 # What the SQLite log costs.
 #
-# The yardstick is plain sqlite3 in the same folder and
-# the same run: one connection, one commit per append, synchronous=FULL. Short rounds of all sides
-# alternate, so that a machine that is busy with something else slows all of them. It still shifts
-# the ratios: where other work holds every processor, a sync ends at the scheduler's next tick (4
-# ms) and grouping pays more than on an idle machine. The table therefore says what a bare sync
-# took and how loaded the machine was; figures from a loaded one say little about an idle one.
+# The yardstick is plain sqlite3 in the same folder and the same run: one connection, one commit per
+# append, synchronous=FULL. Short rounds of all sides alternate, so that a machine that is busy with
+# something else slows all of them. It still shifts the ratios: where other work holds every
+# processor, a sync ends at the scheduler's next tick (4 ms) and grouping pays more than on an idle
+# machine. The table therefore says what a bare sync took and how loaded the machine was; figures
+# from a loaded one say little about an idle one.
 
 
 ROOT = Path(__file__).parents[1]

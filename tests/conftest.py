@@ -50,10 +50,8 @@ class KafkaSocket(socket.socket):
     """A socket of kafka-python.
 
     kafka-python leaves some sockets to the collector: of a connection that was refused, or whose
-    client
-    was closed meanwhile. The warning comes whenever the collector runs, in any test; by its name
-    this
-    class lets pyproject.toml ignore these and no others.
+    client was closed meanwhile. The warning comes whenever the collector runs, in any test; by its
+    name this class lets pyproject.toml ignore these and no others.
     """
 
 
@@ -77,8 +75,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest tests first.
 
     A test that reads everything in a ring comes first there: each other test leaves tables behind.
-    Tests
-    of rules that are broken on purpose check the tests, and are marked thorough by their name.
+    Tests of rules that are broken on purpose check the tests, and are marked thorough by their
+    name.
     """
     for item in items:
         if "broken_on_purpose" in item.name:
@@ -159,8 +157,7 @@ def no_client_stays() -> Iterator[None]:
     """A closed log leaves no client of Kafka behind, in any state of its broker.
 
     A client would go on drawing random numbers, which Hypothesis notices in other tests. (A thread
-    of
-    ours that waits for kafka-python may stay; it does nothing any more.)
+    of ours that waits for kafka-python may stay; it does nothing any more.)
     """
     before = set(threading.enumerate())
     yield

@@ -1,8 +1,7 @@
 """Random, difficult sequences of statements on one table, to test their combination.
 
 Keys occur twice, are NULL, or are written in many ways; literals have other types than their
-columns;
-statements may fail, and some cannot be combined.
+columns; statements may fail, and some cannot be combined.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The backends for the contract suite.
 
 A new backend is one class here and one entry in BACKENDS. The limits of a backend (a log in memory
-is
-not visible to other processes) are declared by a property, never by a skipped error.
+is not visible to other processes) are declared by a property, never by a skipped error.
 """
 
 from __future__ import annotations

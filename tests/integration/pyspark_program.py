@@ -1,8 +1,7 @@
 """A program that uses Spark through PySpark's own, unmodified client, in a separate process.
 
 As a module it is that process: ``python -m tests.integration.pyspark_program TARGET`` reads lines
-of
-Python from its input, runs each with ``spark`` and ``F``, and writes the results as JSON.
+of Python from its input, runs each with ``spark`` and ``F``, and writes the results as JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tests of a real HAProc against its OpenAPI document by Schemathesis, with a token of each role.
 
 It makes requests from the document, valid and invalid ones. No answer may be an error of the
-server,
-have a status or a body that the document does not name, or accept a request without a token.
+server, have a status or a body that the document does not name, or accept a request without a
+token.
 """
 
 from __future__ import annotations

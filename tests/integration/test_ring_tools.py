@@ -1,8 +1,7 @@
 """Tests that other projects' tools have the same result on a ring as on a Spark alone.
 
 Each tool runs twice: against a HAProc's door, and against the Spark of one cluster, in a schema
-that
-only that cluster has.
+that only that cluster has.
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ class Recorded:
     """Spark's answer for a statement: a reading as JSON, or the name of an error.
 
     ``world``: the schema that it was read in. ``parsed``: the reading without an analyzed tree, if
-    the
-    error is the analyzer's.
+    the error is the analyzer's.
     """
 
     world: str

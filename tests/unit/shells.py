@@ -1,8 +1,7 @@
 """The modules with side effects, each with the reason.
 
 All other modules of dmq, haclient and haproc are pure; `test_layering` checks that. A name that
-ends
-with a slash is a folder of such modules only.
+ends with a slash is a folder of such modules only.
 """
 
 from __future__ import annotations

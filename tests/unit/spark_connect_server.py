@@ -3,9 +3,8 @@
 The table that is read determines the behaviour: ``quick`` (some rows), ``slow`` (waits first),
 ``halting`` (waits after the first rows), ``cut`` (the stream ends after the first rows, and
 continues when attached to again), ``wrong`` (an error of the statement), ``busy`` (unavailable,
-each
-time). Response ids contain the progress of a result, so each server continues where another one
-was; ``forgotten`` is ``halting`` that no other server knows.
+each time). Response ids contain the progress of a result, so each server continues where another
+one was; ``forgotten`` is ``halting`` that no other server knows.
 
 python -m tests.unit.spark_connect_server NAME SECONDS   # a separate process; prints its port
 """

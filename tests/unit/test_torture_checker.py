@@ -304,8 +304,7 @@ def legal(random_source: random.Random) -> Run:
 
     Every write takes effect at one moment between its begin and its end, or any time later if its
     outcome is unknown; its offset is its place among those moments. Every cluster applies them in
-    that
-    order, each at its own speed, but it has applied what it acknowledges.
+    that order, each at its own speed, but it has applied what it acknowledges.
     """
     ops = [replace(op(0, Verb.CREATE, "d"), invoked_s=-2.0, completed_s=-1.0)]
     ops += [_some_op(random_source, number) for number in range(1, random_source.randint(2, 40))]

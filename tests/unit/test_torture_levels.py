@@ -220,8 +220,7 @@ def invented(source: random.Random, planted: bool) -> tuple[Run, bool]:
     """Return a run whose reads show as much as they must, and whether one shows too little.
 
     Writes take their offsets at one moment between begin and end; a read shows any prefix of the
-    log
-    that its level allows.
+    log that its level allows.
     """
     writes = []
     for number in range(1, source.randint(2, 30)):

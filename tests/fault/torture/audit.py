@@ -1,10 +1,8 @@
 """Reads the clusters and the log directly, without the HAProcs.
 
 During the run: loads a cluster's stored progress from the log, then reads a table from its Spark,
-so
-that a cursor beyond the data is noticed even while the HAProc is dead. In the end: all tables of
-all
-clusters, and every operation in the log.
+so that a cursor beyond the data is noticed even while the HAProc is dead. In the end: all tables of
+all clusters, and every operation in the log.
 """
 
 from __future__ import annotations

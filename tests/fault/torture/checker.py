@@ -1,8 +1,7 @@
 """Finds the broken promises in a history. Values in, values out.
 
 The clients' own knowledge is checked first (`tables`): an acknowledged write is there once, a
-failed
-one is not, an unknown one is there or not, wholly, and the same everywhere; the order of
+failed one is not, an unknown one is there or not, wholly, and the same everywhere; the order of
 acknowledged writes is kept. Independently, the log determines the content of each table (`replay`):
 its operations, one after another, the first of each request id except the stale ones
 (`haproc.replicate.log_state.definitions`). And no read was impossible (`sightings`), or older than

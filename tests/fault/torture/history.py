@@ -229,8 +229,7 @@ class History:
     """Appends events to a file; threads share it, and so do processes.
 
     ``began`` is the time at which the run began, by the machine's clock: now, unless another
-    process
-    began it.
+    process began it.
     """
 
     def __init__(

@@ -188,10 +188,9 @@ class _OfClients:
 
     A cluster's later reads of a table show at least what its earlier ones did, but it may apply
     concurrent operations on other tables in another order than the log's. So the knowledge of a
-    client
-    from one cluster counts there for the same table only, and on all other clusters for every
-    table. The
-    cluster that acknowledged a PySpark program's write is not known: it may be any.
+    client from one cluster counts there for the same table only, and on all other clusters for
+    every table. The cluster that acknowledged a PySpark program's write is not known: it may be
+    any.
     """
 
     def __init__(self) -> None:

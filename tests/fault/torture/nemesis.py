@@ -3,8 +3,7 @@
 A separate thread that never waits for a recovery. A process that is gone although the nemesis did
 not kill it "ended by itself", which is a finding. While it is asked to hold, the plan waits: on a
 slow machine, too, the ring has to serve now and then. Between `Nemesis.calm` and `stop` there are
-no
-more faults, but processes are still started again.
+no more faults, but processes are still started again.
 """
 
 from __future__ import annotations

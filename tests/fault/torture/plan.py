@@ -1,10 +1,8 @@
 """The faults of a run and their times: a seed determines an endless list.
 
 The plan knows nothing of the run. It records what it has broken itself, with an estimate of the
-time
-that the recovery takes, and mostly spares one cluster; sometimes, on purpose, it does not. A
-process
-that is still down when its next fault is due is skipped by the nemesis.
+time that the recovery takes, and mostly spares one cluster; sometimes, on purpose, it does not. A
+process that is still down when its next fault is due is skipped by the nemesis.
 """
 
 from __future__ import annotations
@@ -177,8 +175,7 @@ def plan(
     """Return the plan of a seed: faults in the order of their times, without an end.
 
     ``links`` may be cut; ``pace_s`` is the mean time between two faults; only processes of the
-    kinds
-    ``targets`` are struck; ``renewals``: the schemes of renewals to include.
+    kinds ``targets`` are struck; ``renewals``: the schemes of renewals to include.
     """
     weights = dict(_WEIGHTS)
     if brokers:

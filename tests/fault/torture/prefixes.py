@@ -1,8 +1,7 @@
 """Finds the prefixes of the log that a read can have shown. Values in, values out.
 
 A cluster applies the writes to a table in the order of the log, one after another, and a read sees
-a
-table at one moment. So it shows the table after some number of the log's records; as no value is
+a table at one moment. So it shows the table after some number of the log's records; as no value is
 written twice, that number is mostly known precisely.
 """
 
