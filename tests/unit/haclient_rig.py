@@ -21,8 +21,6 @@ from tests.unit.haclient_server import WAIT_S, Server, failing
 
 BIG = pa.table({"n": pa.array(range(20_000), pa.int32())})
 UNAVAILABLE = failing(503, "availability", "HAPROC_NOT_READY")
-PATIENT_S = 10.0
-"""These servers share a busy machine's time with their clients; test_haclient_frozen has others."""
 
 Open = Callable[..., Any]
 
@@ -83,8 +81,8 @@ def servers() -> Iterator[list[Server]]:
 
 
 @pytest.fixture(params=["sync", "aio"])
-async def connect_plainly(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
-    """Open connections of one form, with the client's own settings."""
+async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
+    """Open connections of one form."""
     opened: list[Any] = []
 
     def open_(servers: list[Any], **options: Any) -> Any:
@@ -95,13 +93,3 @@ async def connect_plainly(request: pytest.FixtureRequest) -> AsyncIterator[Open]
     yield open_
     for connection in opened:
         await settle(connection.close())
-
-
-@pytest.fixture
-def connect(connect_plainly: Open) -> Open:
-    """Open connections that take a slow server for a living one."""
-
-    def open_(servers: list[Server], **options: Any) -> Any:
-        return connect_plainly(servers, **{"silence_s": PATIENT_S, **options})
-
-    return open_

@@ -73,6 +73,8 @@ class Server:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._thaw = threading.Event()
+        self._closing = False
+        """A freeze that comes so late, on a busy machine, would stop the close."""
         self._runner: web.AppRunner | None = None
         self.waiting: asyncio.Event
         self.start()
@@ -124,12 +126,13 @@ class Server:
     def freeze(self) -> None:
         """Stop the whole loop: the kernel still accepts connections, nobody answers."""
         self._thaw.clear()
-        self._loop.call_soon_threadsafe(lambda: self._thaw.wait(WAIT_S))
+        self._loop.call_soon_threadsafe(lambda: self._closing or self._thaw.wait(WAIT_S))
 
     def thaw(self) -> None:
         self._thaw.set()
 
     def close(self) -> None:
+        self._closing = True
         self.thaw()
         self.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)

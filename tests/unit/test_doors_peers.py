@@ -23,7 +23,7 @@ from haproc.membership.peers import (
 )
 from haproc.membership.state import State
 from haproc.sessions.journal import SqlEntry
-from tests.unit.door_rig import SECRET, door, make_config
+from tests.unit.door_rig import SECRET, WAIT_S, door, make_config
 from tests.unit.session_rig import Ring
 from tests.unit.test_doors_openapi import check
 
@@ -55,13 +55,13 @@ async def test_every_peer_request_is_answered(tmp_path: Path) -> None:
         progress = PeerProgress("s2", State.READY, 9, frozenset({5}))
         assert await as_protocol.progress("b", "b1.7.3 &=", 1.5) == progress
         assert await as_protocol.progress("b", "", 2.0) == progress
-        assert await peers.latencies("b", 2, 4, 1.0) == {2: 20, 3: 30}
+        assert await peers.latencies("b", 2, 4, WAIT_S) == {2: 20, 3: 30}
         assert rig.peers.seen == [("b1.7.3 &=", 1.5), ("", 2.0)]
         body_read, data = await as_protocol.copy("b", CopyQuestion("read", 3, path="one"), 1.0)
         assert (body_read.state, body_read.message, data) == ("ok", "one", b"bytes" * 3)
         with pytest.raises(PeerUnavailableError, match="400"):
             await as_protocol.copy("b", CopyQuestion("all", 3), 1.0)
-        settings = await peers.settings("b", 1.0)
+        settings = await peers.settings("b", WAIT_S)
         assert drift.read(settings) == {"version.spark": "4.2.1", "spark.sql.x": None}
         check("get", "/ha/v1/settings", 200, settings)
 
@@ -72,7 +72,7 @@ async def test_peer_with_another_secret_is_unavailable(tmp_path: Path) -> None:
         asking(config_with(tmp_path, rig.listener.port, "another-secret")) as peers,
     ):
         with pytest.raises(PeerUnavailableError, match="answered 401: the token sent is not"):
-            await peers.status("b", 1.0)
+            await peers.status("b", WAIT_S)
 
 
 async def test_peer_that_refuses_the_connection_is_unavailable(tmp_path: Path) -> None:

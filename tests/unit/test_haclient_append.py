@@ -16,13 +16,12 @@ from tests.unit.haclient_rig import (
     UNAVAILABLE,
     Open,
     connect,
-    connect_plainly,
     servers,
     settle,
 )
 from tests.unit.haclient_server import WAIT_S, Server, chunked
 
-__all__ = ["connect", "connect_plainly", "servers"]
+__all__ = ["connect", "servers"]
 
 MANY = pa.table({"n": range(2_000_000)})
 

@@ -17,7 +17,6 @@ from tests.unit.haclient_rig import (
     UNAVAILABLE,
     Open,
     connect,
-    connect_plainly,
     fails,
     gather,
     run,
@@ -37,7 +36,7 @@ from tests.unit.haclient_server import (
     slow,
 )
 
-__all__ = ["connect", "connect_plainly", "servers"]
+__all__ = ["connect", "servers"]
 
 
 async def test_execute_query_returns_rows_description_and_report(

@@ -13,10 +13,10 @@ import pytest
 import haclient
 from haclient.parameters import as_rows
 from haclient.statements import ValueInsert, value_insert
-from tests.unit.haclient_rig import Open, connect, connect_plainly, run, servers, settle
+from tests.unit.haclient_rig import Open, connect, run, servers, settle
 from tests.unit.haclient_server import Server, answering, failing
 
-__all__ = ["connect", "connect_plainly", "servers"]
+__all__ = ["connect", "servers"]
 
 MANY = [(n, f"text {n}") for n in range(2500)]
 SQL = "INSERT INTO s.t VALUES (?, ?)"

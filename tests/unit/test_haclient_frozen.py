@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from haclient.failover import Policy
-from tests.unit.haclient_rig import Open, connect_plainly, fails, run, serving
+from tests.unit.haclient_rig import Open, connect, fails, run, serving
 from tests.unit.haclient_server import WAIT_S, Server
 
-__all__ = ["connect_plainly"]
+__all__ = ["connect"]
+pytestmark = pytest.mark.usefixtures("impatient_clients")
 
 SOON_S = 8.0
 """A bound for a busy machine; the aim is one second, see bench.bench_membership."""
@@ -67,12 +68,6 @@ class Process:
 
 def _state(task: Path) -> str:
     return (task / "stat").read_text().rpartition(")")[2].split()[0]
-
-
-@pytest.fixture
-def connect(connect_plainly: Open) -> Open:
-    """Open connections with the settings as they come."""
-    return connect_plainly
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 import haclient
 from haclient import cli, files
 from haclient.files import CsvRecords, FileKind, Loaded, LoadFile, form_of, pieces
-from tests.unit.haclient_rig import UNAVAILABLE, Open, connect, connect_plainly, servers, settle
+from tests.unit.haclient_rig import UNAVAILABLE, Open, connect, servers, settle
 from tests.unit.haclient_server import WAIT_S, Server, answering, failing
 
-__all__ = ["connect", "connect_plainly", "servers"]
+__all__ = ["connect", "servers"]
 
 LINES = b"".join(b"%d,text %d\n" % (n, n) for n in range(1000))
 

@@ -15,7 +15,6 @@ from haclient import Failover, Outcome
 from tests.unit.haclient_rig import (
     Open,
     connect,
-    connect_plainly,
     fails,
     run,
     serving,
@@ -34,7 +33,7 @@ from tests.unit.haclient_server import (
     until_cancelled,
 )
 
-__all__ = ["connect", "connect_plainly"]
+__all__ = ["connect"]
 
 QUICK = {"refresh_s": 0.02, "failback_probe_s": 0.02, "failback_after_s": 0.05}
 

@@ -20,6 +20,8 @@ from haclient.failover import Policy
 from tests.unit.spark_connect_server import ROWS, Server
 from tests.unit.test_haclient_spark import WAIT_S, names, numbers, read, until
 
+pytestmark = pytest.mark.usefixtures("impatient_clients")
+
 SOON_S = 8.0
 """A bound for a busy machine; the measured time is printed."""
 ROOT = Path(__file__).parents[2]

@@ -12,11 +12,12 @@ from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.tasks import Phase, Planned, Tasks
 from haproc.failure import ErrorClass, RequestError
-from haproc.route import planning as planning_module
-from haproc.route.planning import LARGE, QUICK_S, Planning
+from haproc.route.planning import LARGE, LATE_S_MAX, PLANNED_S_MAX, QUICK_S, Planning
+from tests.simulation.clock import on_virtual_time
 
 Response = protos.base.ExecutePlanResponse
 WAIT_S = 5.0
+LONG_S = 1000.0
 
 
 class Statements:
@@ -55,7 +56,7 @@ class Statements:
 
     async def _run(self, name: str) -> None:
         size = self._sizes.get(name, 0)
-        async with self._planning.turn(name[0], WAIT_S, size) as planned:
+        async with self._planning.turn(name[0], LONG_S, size) as planned:
             self._by_name[name] = planned
             self.planned.append(name)
             await self._go_on[name].wait()
@@ -165,20 +166,15 @@ async def test_statement_counts_until_its_tasks_run_or_its_rows_arrive(
 QUICK, SLOW = QUICK_S, QUICK_S + 0.1
 
 
-async def test_statement_planned_for_long_stops_counting_while_the_driver_is_quick(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(planning_module, "PLANNED_S_MAX", 0.2)
+@on_virtual_time
+async def test_statement_planned_for_long_stops_counting_while_the_driver_is_quick() -> None:
     planning = Planning(Shares(2), Shares(1))
     statements = Statements(planning)
     await statements.come("a1", "a2", "a3", "a4")
     planning.probed(QUICK)
     await settled()
     assert statements.planned == ["a1", "a2"]  # nobody takes long yet
-    async with asyncio.timeout(WAIT_S):
-        while len(planning._late) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    monkeypatch.undo()
+    await asyncio.sleep(PLANNED_S_MAX)
     planning.probed(SLOW)
     await settled()
     assert statements.planned == ["a1", "a2"]
@@ -222,22 +218,20 @@ async def test_abandoned_statement_counts_until_the_driver_has_ended_it() -> Non
 
 
 @pytest.mark.parametrize("given_up", [True, False])
-async def test_statement_without_news_stops_counting_after_a_time_limit(
-    given_up: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(planning_module, "PLANNED_S_MAX", 0.01)
-    monkeypatch.setattr(planning_module, "LATE_S_MAX", 0.05)
+@on_virtual_time
+async def test_statement_without_news_stops_counting_after_a_time_limit(given_up: bool) -> None:
     planning = Planning(Shares(1), Shares(1))
     statements = Statements(planning)
     await statements.come("a1", "a2")
     if given_up:
         await statements.give_up("a1")
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(LATE_S_MAX + (0 if given_up else PLANNED_S_MAX) - 1)
+    planning.probed(SLOW)
+    await settled()
     assert statements.planned == ["a1"]
-    async with asyncio.timeout(WAIT_S):
-        while statements.planned != ["a1", "a2"]:
-            planning.probed(SLOW)
-            await asyncio.sleep(0.01)
+    await asyncio.sleep(1)
+    await settled()
+    assert statements.planned == ["a1", "a2"]
     if not given_up:
         await statements.end("a1")
     await statements.end("a2")
@@ -292,10 +286,10 @@ async def test_large_statements_wait_for_one_another_to_end_and_small_ones_do_no
 
 
 @pytest.mark.parametrize("reported", [True, False])
+@on_virtual_time
 async def test_abandoned_large_statement_keeps_its_room_until_the_driver_has_ended_it(
-    reported: bool, monkeypatch: pytest.MonkeyPatch
+    reported: bool,
 ) -> None:
-    monkeypatch.setattr(planning_module, "LATE_S_MAX", 60.0 if reported else 0.05)
     statements = Statements(Planning(Shares(9), Shares(L)), a1=L, a2=L)
     await statements.come("a1", "a2")
     statements.report_phase("a1", Phase.PLANNED)
@@ -303,9 +297,9 @@ async def test_abandoned_large_statement_keeps_its_room_until_the_driver_has_end
     assert statements.planned == ["a1"]
     if reported:
         statements.report_phase("a1", Phase.ENDED)
-        await settled()
     else:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(LATE_S_MAX)
+    await settled()
     assert statements.planned == ["a1", "a2"]
     await statements.end("a2")
 
@@ -376,7 +370,8 @@ async def test_waiter_whose_cluster_left_service_meanwhile_gets_no_turn() -> Non
         pass
 
 
-@pytest.mark.parametrize(("within_s", "wait_s"), [(0.05, 60.0), (60.0, 0.05)])
+@pytest.mark.parametrize(("within_s", "wait_s"), [(1.0, 60.0), (60.0, 1.0)])
+@on_virtual_time
 async def test_waiter_is_refused_before_its_whole_timeout_has_passed(
     within_s: float, wait_s: float
 ) -> None:
