@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TAKE_TERMINAL = """
 import fcntl, signal, sys, termios

@@ -20,9 +20,10 @@ from haproc.replicate.queue.outcomes import (
     OperationOutcome,
     Outcomes,
     OutcomeStatus,
+    Troubles,
 )
 from haproc.replicate.records.rows import MESSAGE_CHARACTERS_MAX, ApplicationFailure
-from tests.simulation.clock import run
+from tests.simulation.clock import on_virtual_time, run
 from tests.unit.operations import insert, update
 
 OK = OperationOutcome(OutcomeStatus.APPLIED)
@@ -258,3 +259,12 @@ def test_ended_operation_is_not_logged_above_debug_or_if_done_before_a_restart(
     caplog.set_level(logging.DEBUG, "haproc.operations")
     outcomes.resolve(1, DONE_BEFORE)
     assert caplog.records == []
+
+
+@on_virtual_time
+async def test_rests_grow_until_the_operation_has_an_outcome() -> None:
+    troubles = Troubles(stuck_after_attempts=3)
+    rests = [troubles.stands(7, "no memory").rest_s(1.0, 3.0) for _ in range(4)]
+    assert rests == [1.0, 2.0, 3.0, 3.0]
+    assert troubles.over((7,))
+    assert troubles.stands(7, "no memory").rest_s(1.0, 3.0) == 1.0

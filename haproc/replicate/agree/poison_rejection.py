@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Final
 
 from dmq import TrimmedError
-from haproc.backoff import Backoff
 from haproc.classify.model import Kind
 from haproc.failure import ErrorClass
 from haproc.membership.peers import PeerUnavailableError
@@ -65,7 +64,6 @@ class PoisonRejection:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._rests: dict[int, Backoff] = {}
         self._low_at_start = 0
         self._replaying = True
         """True until the votes of earlier processes are read."""
@@ -297,16 +295,14 @@ class PoisonRejection:
     async def _rest(self, offset: int, op: Operation, trouble: Trouble) -> None:
         """Pause before the next attempt; give the operation up if all members vote meanwhile."""
         core, clock = self._core, asyncio.get_running_loop().time
-        first, longest = core.timeouts.retry_max_s, REST_FACTOR * core.timeouts.retry_max_s
-        until = clock() + self._rests.setdefault(offset, Backoff(first, longest)).pause_s()
+        first = core.timeouts.retry_max_s
+        until = clock() + trouble.rest_s(first, REST_FACTOR * first)
         while not self._over(offset) and clock() < until:
             await self.decide(offset, op)
             if self._over(offset):
                 break
             if await trouble.pause(min(core.timeouts.takeover_s, max(0.0, until - clock()))):
                 return  # an operator asked for an attempt, or a revoke record came
-        if self._over(offset):
-            self._rests.pop(offset, None)
 
     # -- revocation ----------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from haproc.audit import FIELDS
+from haproc.backoff import Backoff
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Applied
 from haproc.replicate.queue.facts import Facts
@@ -36,6 +37,7 @@ class Trouble:
     since_s: float = 0.0
     """The time of the unit's first failure, by the loop's clock."""
     poked: asyncio.Event = field(default_factory=asyncio.Event)
+    _rests: Backoff | None = None
 
     @property
     def version(self) -> int:
@@ -50,6 +52,14 @@ class Trouble:
         poked = self.poked.is_set()
         self.poked.clear()
         return poked
+
+    def rest_s(self, first_s: float, longest_s: float) -> float:
+        """Return how long to pause now that this cluster has voted that the unit fails here.
+
+        ``first_s`` and ``longest_s``: the first such pause, and the longest one.
+        """
+        self._rests = self._rests or Backoff(first_s, longest_s)
+        return self._rests.pause_s()
 
     def retry(self) -> None:
         """Let the unit run at once, as an operator asks; its operations run one by one."""
