@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import selectors
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -38,9 +39,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end on a virtual clock."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
+    """Run a coroutine to its end on a virtual clock.
+
+    The lengths of the product's random pauses are the same in each run.
+    """
+    state = random.getstate()
+    random.seed(0)
+    try:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            return runner.run(main)
+    finally:
+        random.setstate(state)
 
 
 def on_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:

@@ -1,4 +1,4 @@
-"""A seed determines a whole run: the hash order of a Python process has no influence on it."""
+"""A seed determines a whole run: chance and the hash order of a process have no influence on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ PROGRAM = """
 from tests.simulation.clock import run
 from tests.simulation.seeds import one, with_others
 from tests.simulation.test_concern_runs import Run
-print(with_others(3), one(38), run(Run(38).main()))
+from tests.simulation.test_rests import rests
+print(with_others(3), one(38), run(Run(38).main()), rests(0), rests(1))
 """
 
 
