@@ -21,8 +21,8 @@ from tests.integration.engine_calls import processor_s, rows
 pytestmark = pytest.mark.spark
 LEVELS = 16
 """Each level uses the previous one twice: 65,536 columns, or leaves, in the end."""
-COST_S = 150.0
-"""Of Spark's processors, while it compiles its own code, too: 74 s were seen on a busy machine."""
+COST_S = 60.0
+"""Of Spark's processors, while it compiles its own code, too."""
 PATIENCE_S = 400.0
 CANCELLED_S = 90.0
 IDLE_S = 0.5

@@ -100,7 +100,7 @@ def judged_by_state(patch: pytest.MonkeyPatch) -> None:
         (
             judged_by_state,
             Violation.UNEQUAL,
-            (Violation.OVERTAKEN, Violation.LOST, Violation.DOUBLED, Violation.REJECTED),
+            (Violation.OVERTAKEN, Violation.LOST, Violation.DOUBLED),
         ),
     ],
 )

@@ -152,8 +152,9 @@ def test_failover_is_shown_on_its_own_line_while_the_spinner_runs(
         given = {**environment, **servers}
         with HaclientTerminal("sql", "SELECT 1", environment=given) as terminal:
             terminal.see("(Ctrl-C cancels)")
-            shown = terminal.see(f"→ {other.url} (")
-            assert shown.splitlines()[-1].split("\r")[-1].startswith("failover: ")
+            failover = f"failover: {server.url} → {other.url} ("
+            shown = terminal.see(failover) + terminal.see(")\n")
+            assert shown.splitlines()[-1].split("\r")[-1].startswith(failover)
             terminal.see("cluster b · 1 row")
             assert terminal.ended() == 0
 

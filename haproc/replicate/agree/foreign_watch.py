@@ -68,8 +68,8 @@ class ForeignWatch:
             with suppress(TimeoutError):
                 async with asyncio.timeout(core.timeouts.foreign_look_s):
                     await core.news.until(self._quiet)
-            if self._ready():
-                await self._scheduled()
+            if self._ready() and (newest := await self.newest()) is not None:
+                await self.look(newest, core.schedule.read_to)
             await asyncio.sleep(core.timeouts.foreign_look_s)
 
     def _ready(self) -> bool:
@@ -77,11 +77,6 @@ class ForeignWatch:
 
     def _quiet(self) -> bool:
         return self._core.watermarks.lag == 0 or not self._ready()
-
-    async def _scheduled(self) -> None:
-        newest = await self.newest()
-        if newest is not None:
-            await self.look(newest, self._core.schedule.read_to)
 
     # -- scanning --------------------------------------------------------------------------
 

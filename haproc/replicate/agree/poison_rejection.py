@@ -117,9 +117,8 @@ class PoisonRejection:
     def handle_fate_message(self, at: int, word: FateMessage) -> None:
         """Process a vote, withdrawal, revoke or abandon; one read before changes nothing."""
         core = self._core
-        if isinstance(word, FailureVote) and word.cluster == core.me:
-            core.schedule.isolate(word.offset)
-        if isinstance(word, Revoke):
+        own_vote = isinstance(word, FailureVote) and word.cluster == core.me
+        if own_vote or isinstance(word, Revoke):
             core.schedule.isolate(word.offset)
         if not core.log_state.failure_votes.record(at, word, core.log_state.claims):
             if not self._replaying:
